@@ -278,6 +278,9 @@ impl Repair {
     pub(crate) fn go_on(&mut self) -> Result<bool, Errno> {
         let [unread, sent, unsent] = self.queues();
         let received_fin = self.connection().is(flags::FIN_RECEIVED);
+        if self.connection().is(flags::RESET) {
+            return self.be_reset();
+        }
         if (received_fin || self.connection().is(flags::FIN_ACKNOWLEDGED))
             && !self.hear_from_peer(received_fin)?
         {
@@ -304,11 +307,31 @@ impl Repair {
         Ok(true)
     }
 
+    /// As [`Repair::go_on`], of one that is over. It says nothing to anybody.
+    fn be_reset(&mut self) -> Result<bool, Errno> {
+        if self.connection().is(flags::FIN_RECEIVED) && state(self.socket())? == STATE_ESTABLISHED {
+            if !self.hear_from_peer(true)? {
+                return Ok(false);
+            }
+            self.hearing = None;
+        }
+        if !self.hear(tcp::Flags::RST, |state| state == STATE_CLOSE)? {
+            return Ok(false);
+        }
+        set(self.socket(), libc::TCP_REPAIR, REPAIR_OFF_SILENTLY)?;
+        if self.connection().is(flags::PASSIVE) {
+            sockopt::set_socket_reuseaddr(&self.socket, true)?;
+        }
+        set_bytes(self.socket(), libc::SOL_SOCKET, SO_BUF_LOCK, &[0_i32])?;
+        self.finished = true;
+        Ok(true)
+    }
+
     /// Something at the other end of a connection within the host whose other end was closed and is no more: the kernel would answer
     /// the acknowledgment of its FIN with RST. It says nothing, now or when it is dropped.
     pub(crate) fn stand_in(&self, interface: u32, room: Room) -> Option<Repair> {
         let theirs = self.connection();
-        if !theirs.is(flags::FIN_RECEIVED) {
+        if !theirs.is(flags::FIN_RECEIVED) || theirs.is(flags::RESET) {
             return None;
         }
         let receive_next = theirs.send_una.wrapping_add(theirs.sent);
@@ -329,19 +352,21 @@ impl Repair {
 
     /// The peer's FIN was heard, and is acknowledged now: one that comes twice is at once.
     pub(crate) fn acknowledge(&self) {
-        let _ = self.speak_for_peer(true);
+        let _ = self.speak_for_peer(tcp::Flags::FIN);
     }
 
-    fn speak_for_peer(&self, fin: bool) -> Result<(), Errno> {
+    /// An acknowledgment with these flags besides.
+    fn speak_for_peer(&self, flags: tcp::Flags) -> Result<(), Errno> {
         let connection = self.connection();
         let &Connection { send_una, sent, receive_next, send_window, send_shift, .. } = connection;
         let fin_acknowledged = connection.is(flags::FIN_ACKNOWLEDGED);
+        let after_fin = connection.is(flags::FIN_RECEIVED) && flags == tcp::Flags::RST;
         let header = tcp::Header {
             source_port: self.remote.port(),
             destination_port: self.local.port(),
-            sequence: receive_next,
+            sequence: receive_next.wrapping_add(u32::from(after_fin)),
             acknowledgment: send_una.wrapping_add(if fin_acknowledged { sent.wrapping_add(1) } else { 0 }),
-            flags: tcp::Flags::ACK | if fin { tcp::Flags::FIN } else { tcp::Flags::NONE },
+            flags: tcp::Flags::ACK | flags,
             window: send_window.checked_shr(u32::from(send_shift)).unwrap_or(0).min(0xffff) as u16,
             options: tcp::Options::NONE,
         };
@@ -358,17 +383,21 @@ impl Repair {
     fn hear_from_peer(&mut self, fin: bool) -> Result<bool, Errno> {
         let fin_acknowledged = self.connection().is(flags::FIN_ACKNOWLEDGED);
         // The peer's kernel may say it by itself: the peer's end, repaired before, has an acknowledgment to give after a while.
-        let is_heard = |state| {
+        self.hear(if fin { tcp::Flags::FIN } else { tcp::Flags::NONE }, |state| {
             let knows_fin = !matches!(state, STATE_ESTABLISHED | STATE_FIN_WAIT1 | STATE_FIN_WAIT2);
             let knows_acknowledgment = !matches!(state, STATE_FIN_WAIT1 | STATE_CLOSING);
             (knows_fin || !fin) && (knows_acknowledgment || !fin_acknowledged)
-        };
-        // As any segment it can be dropped on its way (net.core.netdev_max_backlog), or wait for a softirq that has its turn
-        // late on a busy machine. One that comes twice is acknowledged twice.
+        })
+    }
+
+    /// A segment of the peer's, until the socket's state says that it is heard. As any segment it can be dropped on its way
+    /// (net.core.netdev_max_backlog), or wait for a softirq that has its turn late on a busy machine. One that comes twice is
+    /// acknowledged twice.
+    fn hear(&mut self, flags: tcp::Flags, is_heard: impl Fn(u8) -> bool) -> Result<bool, Errno> {
         let now = Instant::now();
         let (until, next) = *self.hearing.get_or_insert((now + HEARING, now));
         if next <= now {
-            self.speak_for_peer(fin)?;
+            self.speak_for_peer(flags)?;
             self.hearing = Some((until, now + REPEAT));
         }
         if is_heard(state(self.socket())?) {

@@ -34,26 +34,22 @@ impl Process {
     /// report it.
     ///
     /// # Errors
-    /// EOPNOTSUPP if the connection was reset with something unread, or if the broker could not. Nothing has changed then.
+    /// EOPNOTSUPP if the broker could not, and it is open still or has something unread. Nothing has changed then.
     pub(crate) fn hand_over(&mut self, id: SocketId) -> Result<(), Errno> {
-        // Of what is over without anything to read there is nothing to hand over.
-        let socket = self.stack.socket(id);
-        let was_reset =
-            socket.state == SocketState::Ended && socket.error.is_some() && socket.receive.is_empty();
-        if socket.disconnected {
+        if self.stack.socket(id).disconnected {
             self.moved(id);
             return Ok(());
         }
         if self.connects_anew(id) {
             return Ok(());
         }
-        if was_reset {
-            self.moved(id);
-            return Ok(());
-        }
         let outcome = self.try_hand_over(id);
         match &outcome {
             Ok(()) => self.statistics.handovers += 1,
+            Err(_) if self.stack.is_over(id) && self.stack.socket(id).receive.is_empty() => {
+                self.moved(id);
+                return Ok(());
+            }
             Err(reason) => {
                 self.statistics.handovers_refused += 1;
                 kernel::complain(&format!("a connection stays at user level: {reason}"));
@@ -115,7 +111,7 @@ impl Process {
             }
         }
         for id in self.stack.over() {
-            self.connects_anew(id);
+            let _ = self.hand_over(id);
         }
     }
 
@@ -126,7 +122,7 @@ impl Process {
         // What has arrived is taken into account, so that little is lost with the rings.
         self.pump();
         let Some((connection, socket)) = self.stack.export(now(), id) else {
-            return Err(format!("it is {:?}", self.stack.socket(id).state));
+            return self.move_last_end(id, None);
         };
         let (descriptor, file) = (socket.descriptor, to_file(&connection, socket)?);
         if socket.read_shut {
@@ -202,7 +198,8 @@ impl Process {
             let _ = sys::epoll_control(epoll, libc::EPOLL_CTL_ADD, descriptor, &raw const event);
         });
         let socket = stack.socket(id);
-        let untold = matches!(socket.state, SocketState::Connected | SocketState::Lost) && socket.is_untold();
+        let had_one = matches!(socket.state, SocketState::Connected | SocketState::Lost | SocketState::Ended);
+        let untold = had_one && socket.is_untold() && !socket.disconnected && !socket.disconnecting;
         for descriptor in 0..table::length() {
             if table::lookup(descriptor) != Entry::Socket(id) {
                 continue;

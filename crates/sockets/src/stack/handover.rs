@@ -4,6 +4,7 @@ use core::net::SocketAddr;
 
 use overfly_broker::connection::{Connection, flags};
 use overfly_engine::{Handover, Instant, SentFin};
+use rustix::io::Errno;
 
 use super::Stack;
 use crate::socket::{Side, Socket, SocketId, SocketState};
@@ -22,32 +23,32 @@ impl<T: Link> Stack<T> {
         Some((describe(&handover, socket)?, socket))
     }
 
-    /// As [`Stack::export`], of a connection within the host that is over without an error: nobody is at its other end any
-    /// more, and only what was not read yet is left of it.
+    /// As [`Stack::export`], of a connection that is over: only what was not read yet is left of it, and the error. The peer's address
+    /// is this host's, so that nobody else hears of it.
     pub(crate) fn export_ended(&self, id: SocketId) -> Option<(Connection, &Socket)> {
         const PAYLOAD: u16 = 1460;
         const WINDOW: u32 = 65_535;
         let socket = self.sockets.at(id);
-        let over = match socket.state {
-            SocketState::Ended => socket.error.is_none(),
-            SocketState::Connected => {
-                self.info(id).is_some_and(|info| info.state == overfly_engine::State::Closed)
-            }
-            _ => false,
-        };
-        if !over || socket.side != Side::Loopback {
+        let has_been = matches!(socket.state, SocketState::Connected | SocketState::Ended);
+        if !has_been || !self.is_over(id) {
             return None;
         }
+        let remote = match socket.side {
+            Side::Network => SocketAddr::new(socket.local.ip(), socket.remote.port()),
+            Side::Loopback => socket.remote,
+        };
         let passive = if socket.passive { flags::PASSIVE } else { 0 };
+        // A reset after the peer's FIN is EPIPE (tcp_reset() in Linux, net/ipv4/tcp_input.c).
+        let fin = if socket.error == Some(Errno::PIPE) { flags::FIN_RECEIVED } else { 0 };
         let unread = u32::try_from(socket.receive.len()).ok()?;
         let connection = Connection {
             mss: PAYLOAD,
             receive_next: unread,
             send_window: WINDOW,
             receive_window: WINDOW,
-            flags: passive | flags::FIN_RECEIVED | flags::FIN_ACKNOWLEDGED,
+            flags: passive | fin | flags::RESET,
             unread,
-            ..Connection::between(socket.local, socket.remote)
+            ..Connection::between(socket.local, remote)
         };
         Some((connection, socket))
     }
