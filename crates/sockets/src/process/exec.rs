@@ -93,7 +93,9 @@ impl Process {
             return;
         }
         let listens = sockopt::socket_acceptconn(socket) == Ok(true);
-        if !listens && kernel::is_unconnected(descriptor) != Some(true) {
+        if !listens
+            && (kernel::is_unconnected(descriptor) != Some(true) || kernel::is_shut_for_reading(descriptor))
+        {
             return;
         }
         let Some(id) = self.stack.open(descriptor, v6, kernel::is_nonblocking(descriptor)) else { return };

@@ -198,15 +198,14 @@ impl Process {
             let _ = sys::epoll_control(epoll, libc::EPOLL_CTL_ADD, descriptor, &raw const event);
         });
         let socket = stack.socket(id);
-        let had_one = matches!(socket.state, SocketState::Connected | SocketState::Lost | SocketState::Ended);
+        // Of one that was an ancestor's the ancestor has said so.
+        let had_one = matches!(socket.state, SocketState::Connected | SocketState::Ended);
         let untold = had_one && socket.is_untold() && !socket.disconnected && !socket.disconnecting;
+        if untold {
+            kernel::set_untold(socket.descriptor, true);
+        }
         for descriptor in 0..table::length() {
-            if table::lookup(descriptor) != Entry::Socket(id) {
-                continue;
-            }
-            if untold {
-                table::leave_untold(descriptor, socket.connect_of_several);
-            } else {
+            if table::lookup(descriptor) == Entry::Socket(id) {
                 table::enter(descriptor, Entry::Kernel);
             }
         }

@@ -62,11 +62,6 @@ const SENT_BEFORE: &str = "sendmmsg() sends all its messages before the answer t
 const ONE_OR_BOTH: &str =
     "of two messages of one sendmmsg() who waits for them gets the first one or both, in the kernel as well";
 
-const RESET_UNTOLD: &str = "a reset that no call has told yet is not told after exec, nor once the descriptor is passed on (SCM_RIGHTS): the kernel's socket was never \
-     connected";
-
-const TOLD_ELSEWHERE: &str = "whether a connect() has still to say that the connection is made a descriptor does not know that was passed on (SCM_RIGHTS) and taken again";
-
 const NOT_PASSED_ON: &str = "what waits at a listener when it is passed on (SCM_RIGHTS) is there only by the descriptors that it had before";
 
 const WOKEN_OTHERWISE: &str = "a thread that waits for as much as SO_RCVLOWAT says does not take less when another thread's shutdown() wakes it";
@@ -127,7 +122,7 @@ const fn within_host(
     Known { place: Some(Place::Host), ..known(step, told, after, reason) }
 }
 
-pub(crate) static KNOWN: [Known; 104] = [
+pub(crate) static KNOWN: [Known; 92] = [
     known(
         "* bind *",
         ("0", "EINVAL"),
@@ -165,27 +160,14 @@ pub(crate) static KNOWN: [Known; 104] = [
     known("* close *", ("0, then EBADF*", "*select *has waited: EBADF*"), NONE, CLOSED_UNDER_A_CALL),
     known("* sendmmsg *", ("1 #", "2 # #"), NONE, SENT_BEFORE),
     known("* sendmmsg *", ("2 # #; * has waited: *", "2 # #; * has waited: *"), NONE, ONE_OR_BOTH),
-    known("* re*", ("ECONNRESET*", "ENOTCONN*"), &["* exec"], RESET_UNTOLD),
-    known("* re*", ("ECONNRESET*", "ENOTCONN*"), &["* give *"], RESET_UNTOLD),
-    known("* send* *", ("ECONNRESET", "EPIPE"), &["* exec"], RESET_UNTOLD),
-    known("* send* *", ("ECONNRESET", "EPIPE"), &["* give *"], RESET_UNTOLD),
-    known("* writev *", ("ECONNRESET", "EPIPE"), &["* exec"], RESET_UNTOLD),
-    known("* writev *", ("ECONNRESET", "EPIPE"), &["* give *"], RESET_UNTOLD),
-    known("* fill *", ("ECONNRESET", "EPIPE"), &["* exec"], RESET_UNTOLD),
-    known("* fill *", ("ECONNRESET", "EPIPE"), &["* give *"], RESET_UNTOLD),
     known("* bind *", ("0", "EINVAL"), &["* accept *", "* give *"], KEPT_PORT),
     known("* bind *", ("0", "EINVAL"), &["* accept *", "* exec"], KEPT_PORT),
-    known("* connect *", ("0", "EISCONN"), &["* connect *", "* give *", "* take *"], TOLD_ELSEWHERE),
-    known("* connect *", ("EISCONN", "0"), &["* give *", "* take *", "* shutdown *"], TOLD_ELSEWHERE),
-    known("* connect *", ("EISCONN", "0"), &["* give *", "* take *", "* connect *"], TOLD_ELSEWHERE),
     known("* poll *", ("1 IN*", "0 -*"), &["* listen *", "* give *", "* take *"], NOT_PASSED_ON),
     known("* accept *", ("new", "EAGAIN"), &["* listen *", "* give *", "* take *"], NOT_PASSED_ON),
     Known {
         ends: false,
         ..known("* get * queued", ("0", "#"), &["* set * lowat 4", "* shutdown *"], WOKEN_OTHERWISE)
     },
-    known("* get * error", ("ECONNRESET", "0"), &["* exec"], RESET_UNTOLD),
-    known("* get * error", ("ECONNRESET", "0"), &["* give *"], RESET_UNTOLD),
     known("*", ("*", "*wait *has waited: EBADF*"), &["* wait *", "* close *"], CLOSED_UNDER_A_CALL),
     known("@ poll *", ("0 -*", "1 OUT*"), &["* fork", "* fill *"], ANOTHER_QUEUE),
     // The child has had it handed over.
@@ -268,6 +250,7 @@ pub(crate) static KNOWN: [Known; 104] = [
     known("* writev *", ("ECONNRESET", "EPIPE"), &["* unconnect *", "* listen *"], FORGOTTEN),
     known("* fill *", ("ECONNRESET", "EPIPE"), &["* unconnect *", "* listen *"], FORGOTTEN),
     known("* get * error", ("ECONNRESET", "0"), &["* unconnect *", "* listen *"], FORGOTTEN),
+    known("* poll* *", ("# OUT+ERR+HUP*", "# OUT+HUP*"), &["* unconnect *", "* listen *"], FORGOTTEN),
     known("* re*", ("ECONNRESET*", "ENOTCONN*"), &["* unconnect *", "* listen *"], FORGOTTEN),
 ];
 

@@ -1,6 +1,6 @@
 //! Sequences about exec and about descriptors that are passed on, which differed once and must not again, as in [`super::found`].
 
-pub(crate) const PASSED: [(&str, &str); 3] = [
+pub(crate) const PASSED: [(&str, &str); 9] = [
     (
         "seed 80001145: what is refused is so for the next image, too",
         "v4\n\
@@ -37,5 +37,110 @@ pub(crate) const PASSED: [(&str, &str); 3] = [
          L take c\n\
          L close b\n\
          L get c state",
+    ),
+    (
+        "seed 82000223: the next image's connect() says that the connection is made",
+        "host\n\
+         L socket a b\n\
+         L bind a 0\n\
+         L listen a 8\n\
+         L poll a I 0\n\
+         R socket a n\n\
+         R connect a 0\n\
+         R exec\n\
+         R connect a 0\n\
+         R connect a 0",
+    ),
+    (
+        "and so does one of a descriptor that was passed on, once",
+        "v4\n\
+         L socket a b\n\
+         L bind a 0\n\
+         L listen a 8\n\
+         L poll a I 0\n\
+         R socket a n\n\
+         R connect a 0\n\
+         R give a\n\
+         R take b\n\
+         R connect b 0\n\
+         R connect a 0",
+    ),
+    (
+        "seed 82001101: what was reset is so for who is given it, with the error that nobody has been told",
+        "v6\n\
+         L socket a b\n\
+         L bind a 0\n\
+         L listen a 8\n\
+         L poll a I 0\n\
+         R socket a b\n\
+         R connect a 0\n\
+         L accept a b n\n\
+         R close a\n\
+         L writev b 2000 0\n\
+         L give b\n\
+         L take c\n\
+         L poll c IR 0\n\
+         L recv c 5 d\n\
+         L recv b 5 d\n\
+         L send b 1 d",
+    ),
+    (
+        "and with what it has not read",
+        "v4\n\
+         L socket a b\n\
+         L bind a 0\n\
+         L listen a 8\n\
+         L poll a I 0\n\
+         R socket a b\n\
+         R connect a 0\n\
+         L accept a b b\n\
+         R send a 100 d\n\
+         R set a linger 1\n\
+         R set a linger 0\n\
+         L socket c b\n\
+         L send b 1 d\n\
+         R close a\n\
+         L give b\n\
+         L take c\n\
+         L get c queued\n\
+         L recv c 5 d\n\
+         L recv b 5000 d\n\
+         L send c 1 d",
+    ),
+    (
+        "for the next image as well, also when the error has been told",
+        "host\n\
+         L socket a b\n\
+         L bind a 0\n\
+         L listen a 8\n\
+         L poll a I 0\n\
+         R socket a b\n\
+         R connect a 0\n\
+         L accept a b b\n\
+         L send b 1 d\n\
+         R close a\n\
+         L get b error\n\
+         L exec\n\
+         L connect b 5\n\
+         L poll b IOR 0\n\
+         L recv b 5 d\n\
+         L send b 1 d",
+    ),
+    (
+        "seed 82000711: what splice() waits for is read when the descriptor is closed meanwhile, and so nothing is reset",
+        "v6\n\
+         L socket a b\n\
+         L bind a 0\n\
+         L listen a 8\n\
+         L poll a I 0\n\
+         R socket a b\n\
+         R connect a 0\n\
+         L accept a b b\n\
+         L thread\n\
+         R thread\n\
+         L splice b 6 d\n\
+         M close b\n\
+         S sendmsg a 1 -\n\
+         R send a 5 d",
     ),
 ];
