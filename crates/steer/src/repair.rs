@@ -549,6 +549,38 @@ mod tests {
         socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap()
     }
 
+    /// One that is over has what was not read, then the reset, and then its end.
+    #[test]
+    fn a_connection_that_is_over_is_reset() {
+        for (fin, error) in [(0, Errno::CONNRESET), (flags::FIN_RECEIVED, Errno::PIPE)] {
+            let local = somewhere();
+            let connection = Connection {
+                mss: 1460,
+                receive_next: 5,
+                send_window: 60_000,
+                receive_window: 60_000,
+                unread: 5,
+                flags: flags::RESET | flags::PASSIVE | fin,
+                ..Connection::between(local, SocketAddr::new(local.ip(), 1))
+            };
+            let socket = socket();
+            let parcel = Parcel::open(connection.to_file(|room| room.copy_from_slice(b"bytes")).unwrap());
+            let same = socket.try_clone().unwrap();
+            let mut repair =
+                Repair::restore(same, parcel.unwrap(), 0, Room::of_kernel(), Right::Granted).unwrap();
+            while !repair.go_on().unwrap() {
+                std::thread::sleep(overfly_broker::service::WAITING_PAUSE);
+            }
+            drop(repair);
+            let mut stream = TcpStream::from(socket);
+            let mut heard = [0; 100];
+            assert_eq!(stream.read(&mut heard).unwrap(), 5);
+            assert_eq!(stream.read(&mut heard).unwrap_err().raw_os_error(), Some(error.raw_os_error()));
+            assert_eq!(stream.read(&mut heard).unwrap(), 0);
+            assert_eq!(stream.local_addr().unwrap(), local);
+        }
+    }
+
     /// One end has closed its side, and the other knows. Each end is repaired whenever it is, long after the other one perhaps,
     /// which has begun to speak by then.
     #[test]

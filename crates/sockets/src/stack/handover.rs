@@ -3,7 +3,7 @@
 use core::net::SocketAddr;
 
 use overfly_broker::connection::{Connection, flags};
-use overfly_engine::{Handover, Instant, SentFin};
+use overfly_engine::{FlowId, Handover, Instant, SentFin};
 use rustix::io::Errno;
 
 use super::Stack;
@@ -20,7 +20,23 @@ impl<T: Link> Stack<T> {
             return None;
         };
         let handover = interface.engine.export(now, flow)?;
-        Some((describe(&handover, socket)?, socket))
+        let unread = u32::try_from(socket.receive.len()).ok()?;
+        Some((describe(&handover, socket.passive, unread)?, socket))
+    }
+
+    /// Connections of the network's that were closed here, and of which the kernel has only to hear that their peers close them, too.
+    pub(crate) fn half_closed(&self, now: Instant) -> Vec<(FlowId, Connection)> {
+        let Some(interface) = self.interface(Side::Network) else { return Vec::new() };
+        let flows = interface.engine.half_closed(now).into_iter();
+        // Whoever binds the port later is not to be hindered.
+        flows.filter_map(|(flow, handover)| Some((flow, describe(&handover, true, 0)?))).collect()
+    }
+
+    /// See [`Stack::half_closed`]: the kernel has it.
+    pub(crate) fn forget_half_closed(&mut self, flow: FlowId) {
+        if let Some(interface) = &mut self.interfaces[Side::Network.index()] {
+            interface.engine.forget(flow);
+        }
     }
 
     /// As [`Stack::export`], of a connection that is over: only what was not read yet is left of it, and the error. The peer's address
@@ -105,13 +121,13 @@ impl<T: Link> Stack<T> {
     }
 }
 
-fn describe(handover: &Handover, socket: &Socket) -> Option<Connection> {
+fn describe(handover: &Handover, passive: bool, unread: u32) -> Option<Connection> {
     let (send_shift, receive_shift) = handover.window_shift.unwrap_or((0, 0));
     let mut is = 0;
     for (condition, flag) in [
         (handover.sack, flags::SACK),
         (handover.timestamp.is_some(), flags::TIMESTAMPS),
-        (socket.passive, flags::PASSIVE),
+        (passive, flags::PASSIVE),
         (handover.sent_fin == SentFin::Wanted, flags::FIN_WANTED),
         (handover.sent_fin == SentFin::Sent, flags::FIN_SENT),
         (handover.sent_fin == SentFin::Acknowledged, flags::FIN_ACKNOWLEDGED),
@@ -131,7 +147,7 @@ fn describe(handover: &Handover, socket: &Socket) -> Option<Connection> {
         receive_window: handover.receive_window,
         timestamp: handover.timestamp.unwrap_or(0),
         flags: is,
-        unread: u32::try_from(socket.receive.len()).ok()?,
+        unread,
         sent: handover.sent,
         unsent: u32::try_from(handover.unsent).ok()?,
         ..Connection::between(handover.local, handover.remote)

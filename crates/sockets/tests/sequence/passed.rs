@@ -1,6 +1,6 @@
 //! Sequences about exec and about descriptors that are passed on, which differed once and must not again, as in [`super::found`].
 
-pub(crate) const PASSED: [(&str, &str); 9] = [
+pub(crate) const PASSED: [(&str, &str); 10] = [
     (
         "seed 80001145: what is refused is so for the next image, too",
         "v4\n\
@@ -142,5 +142,19 @@ pub(crate) const PASSED: [(&str, &str); 9] = [
          M close b\n\
          S sendmsg a 1 -\n\
          R send a 5 d",
+    ),
+    (
+        "seed 83000070: what was closed before exec hears the FIN of its peer",
+        "v4\n\
+         R socket a n\n\
+         R bind a 5\n\
+         R listen a 8\n\
+         L socket a b\n\
+         L connect a 5\n\
+         R accept a b n\n\
+         L close a\n\
+         L exec\n\
+         R shutdown b 1\n\
+         R poll b R 0",
     ),
 ];
