@@ -119,6 +119,10 @@ pub(crate) fn share(descriptor: i32) -> Result<(), Errno> {
     if !table::is_ours(descriptor) {
         return Ok(());
     }
+    if let Entry::Set(set) = table::lookup(descriptor) {
+        contexts::each(|process| process.share_watched(set));
+        return Ok(());
+    }
     let mut guard = lock_entry(descriptor).map_or_else(process, |(guard, _)| guard);
     let told = WakeOnDrop(&mut guard);
     told.0.share(descriptor)

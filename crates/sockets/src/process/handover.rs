@@ -7,6 +7,7 @@ use overfly_broker::connection::Connection;
 use rustix::io::Errno;
 
 use super::Process;
+use crate::interest::SetId;
 use crate::kernel::{self, now};
 use crate::options::{self, Backing};
 use crate::socket::{Settings, Side, Socket, SocketId, SocketState, presented};
@@ -216,6 +217,16 @@ impl Process {
         let socket = self.stack.socket(id);
         if socket.listening.as_ref().is_some_and(|listening| listening.forced_nonblocking) {
             kernel::set_nonblocking(descriptor, socket.nonblocking);
+        }
+    }
+
+    /// A set is about to be somebody else's too, who will have in it what is the kernel's.
+    pub(crate) fn share_watched(&mut self, set: SetId) {
+        for id in self.stack.watched(set) {
+            let state = self.stack.socket(id).state;
+            if matches!(state, SocketState::Connecting | SocketState::Connected | SocketState::Ended) {
+                let _ = self.hand_over(id);
+            }
         }
     }
 

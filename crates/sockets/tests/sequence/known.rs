@@ -64,6 +64,9 @@ const ONE_OR_BOTH: &str =
 
 const NOT_PASSED_ON: &str = "what waits at a listener when it is passed on (SCM_RIGHTS) is there only by the descriptors that it had before";
 
+const OWN_FLAG: &str =
+    "O_NONBLOCK of a listener that was passed on (SCM_RIGHTS) is that of the descriptor that it was set for";
+
 const WOKEN_OTHERWISE: &str = "a thread that waits for as much as SO_RCVLOWAT says does not take less when another thread's shutdown() wakes it";
 
 const NO_PORT: &str = "getsockname() of what was accepted, and ended by connect() to AF_UNSPEC before a fork, says port 0: the kernel goes on saying the port \
@@ -122,7 +125,7 @@ const fn within_host(
     Known { place: Some(Place::Host), ..known(step, told, after, reason) }
 }
 
-pub(crate) static KNOWN: [Known; 92] = [
+pub(crate) static KNOWN: [Known; 94] = [
     known(
         "* bind *",
         ("0", "EINVAL"),
@@ -163,6 +166,18 @@ pub(crate) static KNOWN: [Known; 92] = [
     known("* bind *", ("0", "EINVAL"), &["* accept *", "* give *"], KEPT_PORT),
     known("* bind *", ("0", "EINVAL"), &["* accept *", "* exec"], KEPT_PORT),
     known("* poll *", ("1 IN*", "0 -*"), &["* listen *", "* give *", "* take *"], NOT_PASSED_ON),
+    known(
+        "* accept *",
+        ("EAGAIN", "waits"),
+        &["* listen *", "* give *", "* take *", "* nonblock * 1"],
+        OWN_FLAG,
+    ),
+    known(
+        "* accept *",
+        ("waits", "EAGAIN"),
+        &["* listen *", "* give *", "* take *", "* nonblock * 0"],
+        OWN_FLAG,
+    ),
     known("* accept *", ("new", "EAGAIN"), &["* listen *", "* give *", "* take *"], NOT_PASSED_ON),
     Known {
         ends: false,

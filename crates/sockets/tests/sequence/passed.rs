@@ -1,6 +1,6 @@
 //! Sequences about exec and about descriptors that are passed on, which differed once and must not again, as in [`super::found`].
 
-pub(crate) const PASSED: [(&str, &str); 10] = [
+pub(crate) const PASSED: [(&str, &str); 11] = [
     (
         "seed 80001145: what is refused is so for the next image, too",
         "v4\n\
@@ -156,5 +156,20 @@ pub(crate) const PASSED: [(&str, &str); 10] = [
          L exec\n\
          R shutdown b 1\n\
          R poll b R 0",
+    ),
+    (
+        "seed 84000173: a set that is passed on has the connections that are in it",
+        "host\n\
+         R socket a b\n\
+         R bind a 5\n\
+         R listen a 8\n\
+         R poll a I 0\n\
+         L socket a n\n\
+         L connect a 5\n\
+         L epoll b\n\
+         L ctl b add a IO\n\
+         L give b\n\
+         L take d\n\
+         L wait d +",
     ),
 ];
