@@ -134,7 +134,7 @@ impl Repair {
         let remote = presented(parcel.connection.remote(), v6, interface);
         let mut repair = Repair { socket, parcel, local, remote, interface, hearing: None, finished: false };
         if right == Right::Own {
-            if local.port() < unprivileged_ports() {
+            if (1..unprivileged_ports()).contains(&local.port()) {
                 repair.finished = true;
                 return Err(Errno::ACCESS);
             }
@@ -183,9 +183,12 @@ impl Repair {
         bind(&self.socket, &self.local)
     }
 
-    fn connect(&self) -> Result<(), Errno> {
+    fn connect(&mut self) -> Result<(), Errno> {
         connect(&self.socket, &self.remote)?;
         let bound = SocketAddr::try_from(getsockname(&self.socket)?)?;
+        if self.local.port() == 0 {
+            self.local.set_port(bound.port());
+        }
         // A socket that was bound to a port alone got the address that routes say now.
         if (bound.ip(), bound.port()) == (self.local.ip(), self.local.port()) {
             Ok(())

@@ -3,6 +3,7 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
+use overfly_broker::PairEnd;
 use overfly_broker::connection::Connection;
 use rustix::io::Errno;
 
@@ -38,6 +39,9 @@ impl Process {
     /// EOPNOTSUPP if the broker could not, and it is open still or has something unread. Nothing has changed then.
     pub(crate) fn hand_over(&mut self, id: SocketId) -> Result<(), Errno> {
         if self.stack.socket(id).disconnected {
+            if self.stack.socket_mut(id).take_error() == Some(Errno::CONNRESET) {
+                let _ = self.disconnect_in_kernel(id);
+            }
             self.moved(id);
             return Ok(());
         }
@@ -57,6 +61,16 @@ impl Process {
             }
         }
         outcome.map_err(|_| Errno::OPNOTSUPP)
+    }
+
+    /// The kernel's socket is reset and in no connection, as one that AF_UNSPEC has ended: it says so to whoever asks first.
+    fn disconnect_in_kernel(&mut self, id: SocketId) -> Result<(), String> {
+        let Some((mut connection, socket)) = self.stack.export_ended(id) else { return Ok(()) };
+        let descriptor = kernel::borrow(socket.descriptor);
+        connection.local_port = kernel::local_address(socket.descriptor).map_or(0, |bound| bound.port());
+        let file = to_file(&connection, socket)?;
+        self.move_ends(&[PairEnd { socket: descriptor, file: file.as_fd(), holder: descriptor }])?;
+        rustix::net::connect_unspec(descriptor).map_err(|error| error.to_string())
     }
 
     /// What no answer has come to yet, or a refusal that no call has told, the kernel connects from the beginning: there is no connection that

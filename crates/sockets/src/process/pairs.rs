@@ -197,7 +197,7 @@ impl Process {
         Ok(())
     }
 
-    fn move_ends(&mut self, ends: &[PairEnd<'_>]) -> Result<(), String> {
+    pub(super) fn move_ends(&mut self, ends: &[PairEnd<'_>]) -> Result<(), String> {
         let client = self.session.client.as_mut().ok_or("there is no broker")?;
         client.hand_over_pair(ends).map_err(|error| error.to_string())
     }

@@ -29,8 +29,6 @@ const UNSENT: &str = "SIOCOUTQ is 0 once nothing can be acknowledged any more; t
 
 const KEPT_PORT: &str = "so does bind() of one that was handed over and is over: the broker has bound it";
 
-const FORGOTTEN: &str = "listen() forgets the ECONNRESET of a connection that AF_UNSPEC has ended: the kernel's socket was never connected";
-
 const ANOTHER_QUEUE: &str =
     "a full connection that is handed over has room again: the kernel's queue is another one";
 
@@ -125,7 +123,7 @@ const fn within_host(
     Known { place: Some(Place::Host), ..known(step, told, after, reason) }
 }
 
-pub(crate) static KNOWN: [Known; 94] = [
+pub(crate) static KNOWN: [Known; 88] = [
     known(
         "* bind *",
         ("0", "EINVAL"),
@@ -261,12 +259,6 @@ pub(crate) static KNOWN: [Known; 94] = [
     known("* drain *", ("0", "ECONNRESET"), SHUT_AND_READ, PROBED),
     known("* get * peer", ("# port", "ENOTCONN"), SHUT_AND_READ, PROBED),
     known("* get * state", ("CLOSE_WAIT", "CLOSE"), SHUT_AND_READ, PROBED),
-    known("* send* *", ("ECONNRESET", "EPIPE"), &["* unconnect *", "* listen *"], FORGOTTEN),
-    known("* writev *", ("ECONNRESET", "EPIPE"), &["* unconnect *", "* listen *"], FORGOTTEN),
-    known("* fill *", ("ECONNRESET", "EPIPE"), &["* unconnect *", "* listen *"], FORGOTTEN),
-    known("* get * error", ("ECONNRESET", "0"), &["* unconnect *", "* listen *"], FORGOTTEN),
-    known("* poll* *", ("# OUT+ERR+HUP*", "# OUT+HUP*"), &["* unconnect *", "* listen *"], FORGOTTEN),
-    known("* re*", ("ECONNRESET*", "ENOTCONN*"), &["* unconnect *", "* listen *"], FORGOTTEN),
 ];
 
 impl Known {

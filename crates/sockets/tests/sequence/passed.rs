@@ -1,6 +1,6 @@
 //! Sequences about exec and about descriptors that are passed on, which differed once and must not again, as in [`super::found`].
 
-pub(crate) const PASSED: [(&str, &str); 11] = [
+pub(crate) const PASSED: [(&str, &str); 13] = [
     (
         "seed 80001145: what is refused is so for the next image, too",
         "v4\n\
@@ -171,5 +171,38 @@ pub(crate) const PASSED: [(&str, &str); 11] = [
          L give b\n\
          L take d\n\
          L wait d +",
+    ),
+    (
+        "seed 84002120: what AF_UNSPEC has ended says its reset to who is given it",
+        "host\n\
+         R socket a b\n\
+         R bind a 5\n\
+         R listen a 8\n\
+         R poll a I 0\n\
+         L socket a n\n\
+         L connect a 5\n\
+         L unconnect a\n\
+         L give a\n\
+         L take b\n\
+         L poll b O 0\n\
+         L recv a 5 d\n\
+         L bind b 1\n\
+         L connect b 5",
+    ),
+    (
+        "seed 82002199: and also when it listens since",
+        "v6\n\
+         R socket a b\n\
+         R bind a 5\n\
+         R listen a 8\n\
+         L socket a b\n\
+         L connect a 5\n\
+         R accept a c b\n\
+         L unconnect a\n\
+         L listen a 8\n\
+         L shutdown a 2\n\
+         L poll a O 0\n\
+         L get a error\n\
+         R bind c 6",
     ),
 ];
