@@ -6,10 +6,10 @@ use libc::{size_t, ssize_t};
 use rustix::io::Errno;
 
 use super::data::is_connection;
-use super::receive::receive_one;
 use super::{count, next};
 use crate::calls::{Answer, data};
 use crate::cancel;
+use crate::memory::Target;
 use crate::process::before_kernel_wait;
 
 /// # Safety
@@ -125,8 +125,11 @@ fn splice_from_connection(
     // SPLICE_F_NONBLOCK is about the pipe alone: the socket's own O_NONBLOCK decides (tcp_splice_read() in net/ipv4/tcp.c).
     let mut buffer = [0u8; 16 * 1024];
     let room = if crate::kernel::waiting_in_pipe(to) == Ok(0) { size.min(buffer.len()) } else { PAGE };
+    let vector = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: length.min(room) };
     // SAFETY: the buffer is ours.
-    let bytes = match unsafe { receive_one(from, buffer.as_mut_ptr().cast(), length.min(room), 0) } {
+    let target = unsafe { Target::new(&raw const vector, 1) };
+    // SO_RCVLOWAT is not about splice() (the same function).
+    let bytes = match data::receive(from, target, 0, 1) {
         Answer::Kernel => return in_kernel(),
         Answer::Done(Ok(length)) => &buffer[..length],
         Answer::Done(outcome) => return count(outcome),

@@ -62,10 +62,9 @@ pub(crate) fn tell_connect(descriptor: i32) -> Result<(), Errno> {
     }
     set_untold(descriptor, false);
     match state {
-        CLOSE => {
-            let error = sockopt::socket_error(borrow(descriptor)).ok().and_then(Result::err);
+        CLOSE if let Ok(Err(error)) = sockopt::socket_error(borrow(descriptor)) => {
             let _ = connect_unspec(borrow(descriptor));
-            Err(error.unwrap_or(Errno::CONNABORTED))
+            Err(error)
         }
         CLOSE_WAIT => Ok(()),
         ESTABLISHED if !is_shut_for_reading(descriptor) => Ok(()),

@@ -123,7 +123,7 @@ const fn within_host(
     Known { place: Some(Place::Host), ..known(step, told, after, reason) }
 }
 
-pub(crate) static KNOWN: [Known; 88] = [
+pub(crate) static KNOWN: [Known; 89] = [
     known(
         "* bind *",
         ("0", "EINVAL"),
@@ -193,6 +193,7 @@ pub(crate) static KNOWN: [Known; 88] = [
         ANOTHER_QUEUE,
     ),
     known("* poll *", ("0 -*", "1 OUT*"), &["* fork", "* fill *", "@ *"], ANOTHER_QUEUE),
+    known("*", ("0", "0; *send * has waited: some*"), &["* fill *", "* fork", "@ *"], ANOTHER_QUEUE),
     known(
         "* shutdown *",
         ("0; *send * has waited: EPIPE*", "0; *send * has waited: some*"),

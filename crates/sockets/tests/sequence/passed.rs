@@ -1,6 +1,6 @@
 //! Sequences about exec and about descriptors that are passed on, which differed once and must not again, as in [`super::found`].
 
-pub(crate) const PASSED: [(&str, &str); 13] = [
+pub(crate) const PASSED: [(&str, &str); 15] = [
     (
         "seed 80001145: what is refused is so for the next image, too",
         "v4\n\
@@ -204,5 +204,35 @@ pub(crate) const PASSED: [(&str, &str); 13] = [
          L poll a O 0\n\
          L get a error\n\
          R bind c 6",
+    ),
+    (
+        "seed 84004341: SO_RCVLOWAT is not about splice()",
+        "v4\n\
+         L socket a n\n\
+         L bind a 0\n\
+         L listen a 8\n\
+         L poll a I 0\n\
+         R socket a b\n\
+         R connect a 0\n\
+         L accept a b b\n\
+         L set b lowat 4\n\
+         R send a 1 -\n\
+         L splice b 6 d",
+    ),
+    (
+        "seed 84004265: after shutdown() the end of a connection is nothing that a connect() has to say",
+        "host\n\
+         L socket a b\n\
+         L bind a 0\n\
+         L listen a 8\n\
+         L poll a I 0\n\
+         R socket a n\n\
+         R connect a 0\n\
+         L accept a b n\n\
+         L shutdown b 1\n\
+         R fork\n\
+         D send a 5 d\n\
+         R shutdown a 1\n\
+         D connect a 4",
     ),
 ];
