@@ -36,7 +36,7 @@ impl Process {
     /// report it.
     ///
     /// # Errors
-    /// EOPNOTSUPP if the broker could not, and it is open still or has something unread. Nothing has changed then.
+    /// EOPNOTSUPP if the broker could not, and it is not over or has something unread. Nothing has changed then.
     pub(crate) fn hand_over(&mut self, id: SocketId) -> Result<(), Errno> {
         if self.stack.socket(id).disconnected {
             if self.stack.socket_mut(id).take_error() == Some(Errno::CONNRESET) {
@@ -49,9 +49,10 @@ impl Process {
             return Ok(());
         }
         let outcome = self.try_hand_over(id);
+        let is_nothing = |socket: &Socket| socket.state == SocketState::Ended && socket.receive.is_empty();
         match &outcome {
             Ok(()) => self.statistics.handovers += 1,
-            Err(_) if self.stack.is_over(id) && self.stack.socket(id).receive.is_empty() => {
+            Err(_) if is_nothing(self.stack.socket(id)) => {
                 self.moved(id);
                 return Ok(());
             }
