@@ -71,6 +71,8 @@ pub mod flags {
     pub const FIN_ACKNOWLEDGED: u32 = 1 << 5;
     /// The peer's FIN.
     pub const FIN_RECEIVED: u32 = 1 << 6;
+    /// It is over: a reset ends it as soon as it is there. Only what was not read is left of it, and the error.
+    pub const RESET: u32 = 1 << 7;
 }
 
 impl Connection {

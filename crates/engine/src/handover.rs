@@ -103,6 +103,17 @@ impl Engine {
         })
     }
 
+    /// Connections whose owners have let go and have everything acknowledged, while their peers have not closed yet (FIN-WAIT-2).
+    #[must_use]
+    pub fn half_closed(&self, now: Instant) -> Vec<(FlowId, Handover)> {
+        let is_one = |&index: &u32| {
+            let flow = self.flows.at(index);
+            flow.state == State::FinWait2 && flow.flags.has(Flags::RELEASED)
+        };
+        let flows = self.flows.in_table().into_iter().filter(is_one).map(FlowId);
+        flows.filter_map(|flow| Some((flow, self.export(now, flow)?))).collect()
+    }
+
     /// The connection is somebody else's from now on. Nothing is sent, the owner hears nothing, and frames of it that still
     /// come are dropped, until its peer opens another one between the same ends.
     pub fn forget(&mut self, flow: FlowId) {

@@ -8,7 +8,6 @@ pub(crate) mod hold;
 pub(crate) mod life;
 pub(crate) mod options;
 pub(crate) mod poll;
-mod untold;
 pub(crate) mod wait;
 
 use rustix::io::Errno;

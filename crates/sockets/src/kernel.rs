@@ -1,5 +1,7 @@
 //! System calls on descriptors by number: through rustix's raw back end, never through the library's own hooks.
 
+mod connection;
+
 use core::net::{IpAddr, SocketAddr};
 use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
@@ -10,6 +12,9 @@ use rustix::fs::{Mode, OFlags};
 use rustix::io::{Errno, FdFlags};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
+pub(crate) use self::connection::{
+    forget_port, is_in_repair, is_shut_for_reading, is_unconnected, set_untold, tell_connect,
+};
 use crate::options::{self, Backing, Fresh, Listener};
 use crate::process::contexts::are_several;
 use crate::socket::Later;
@@ -158,11 +163,6 @@ pub(crate) fn write_at_once(pipe: i32, bytes: &[u8]) -> Result<usize, Errno> {
     }
 }
 
-/// The broker is making a connection of the socket: calls say EPERM.
-pub(crate) fn is_in_repair(descriptor: i32) -> bool {
-    number(descriptor, libc::IPPROTO_TCP, libc::TCP_REPAIR).is_ok_and(|repair| repair != 0)
-}
-
 /// The addresses of all interfaces of this network namespace.
 pub(crate) fn own_addresses() -> Vec<IpAddr> {
     let mut first = core::ptr::null_mut();
@@ -216,16 +216,6 @@ pub(crate) fn bind_any_port(descriptor: i32, bound: SocketAddr) -> Result<(), Er
     rustix::net::bind(borrow(descriptor), &any)
 }
 
-/// A port that nobody chose by its number is free again, as that of a connection that is over (tcp_set_state() in Linux, net/ipv4/tcp.c):
-/// the kernel lets go of it when the socket listens no more.
-pub(crate) fn forget_port(descriptor: i32) {
-    if local_address(descriptor).is_some_and(|bound| bound.port() != 0)
-        && rustix::net::listen(borrow(descriptor), 0).is_ok()
-    {
-        let _ = rustix::net::connect_unspec(borrow(descriptor));
-    }
-}
-
 /// IPV6_V6ONLY of an AF_INET6 socket: set by the program, or net.ipv6.bindv6only when it was made.
 pub(crate) fn is_v6only(descriptor: i32) -> bool {
     sockopt::ipv6_v6only(borrow(descriptor)).unwrap_or(false)
@@ -261,26 +251,6 @@ pub(crate) fn backlog(descriptor: i32) -> i32 {
         Ok(32) => info.last_chunk().map_or(i32::MAX, |&last| i32::from_ne_bytes(last)),
         _ => libc::SOMAXCONN,
     }
-}
-
-/// Neither connected, nor about to be, nor listening.
-/// `None` if it is no TCP socket.
-pub(crate) fn is_unconnected(descriptor: i32) -> Option<bool> {
-    // include/net/tcp_states.h
-    const TCP_CLOSE: u8 = 7;
-    let mut state = [0];
-    let told = Backing(descriptor).get(libc::IPPROTO_TCP, libc::TCP_INFO, &mut state) == Ok(1);
-    told.then_some(state == [TCP_CLOSE])
-}
-
-/// Whether a connection has ended that no connect() to AF_UNSPEC has: connect() says EISCONN, whatever the address, and EINVAL of
-/// one that is too short only to others (inet_stream_connect() in net/ipv4/af_inet.c).
-pub(crate) fn was_connected(descriptor: i32) -> bool {
-    let family = libc::AF_INET as libc::sa_family_t;
-    let arguments =
-        [descriptor as usize, &raw const family as usize, size_of::<libc::sa_family_t>(), 0, 0, 0];
-    // SAFETY: the address is valid for its length.
-    unsafe { crate::sys::call(libc::SYS_connect, arguments) == Err(Errno::ISCONN) }
 }
 
 pub(crate) fn is_close_on_exec(descriptor: i32) -> bool {

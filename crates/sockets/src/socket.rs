@@ -225,8 +225,6 @@ pub(crate) struct Socket {
     pub(crate) more: bool,
     /// connect() has returned success, or need not.
     pub(crate) connect_told: bool,
-    /// Whom of several processes that have it that is told to.
-    pub(crate) connect_of_several: Option<told::Error>,
     /// shutdown() came when the connection was over, and before any connect() had told of it: none will (SS_DISCONNECTING in Linux).
     pub(crate) disconnecting: bool,
     /// The connection is over and forgotten: connect() may open another one.
@@ -290,7 +288,6 @@ impl Socket {
             no_space: false,
             more: false,
             connect_told: false,
-            connect_of_several: None,
             disconnecting: false,
             disconnected: false,
             passive: false,
@@ -328,7 +325,6 @@ impl Socket {
         self.no_space = false;
         self.more = false;
         self.connect_told = false;
-        self.connect_of_several = None;
         self.disconnecting = false;
         self.disconnected = false;
         self.passive = false;
@@ -340,11 +336,8 @@ impl Socket {
         !self.passive && !self.connect_told
     }
 
-    /// One says it now, or need not. Returns whether none had in this process.
+    /// One says it now, or need not. Returns whether none had.
     pub(crate) fn tell_connect(&mut self) -> bool {
-        if let Some(told) = self.connect_of_several.take() {
-            told.take();
-        }
         !core::mem::replace(&mut self.connect_told, true)
     }
 

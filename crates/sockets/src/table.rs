@@ -8,7 +8,6 @@ use rustix::process::Resource;
 
 use crate::interest::SetId;
 use crate::socket::SocketId;
-use crate::told;
 
 /// What a descriptor is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -46,10 +45,6 @@ impl Entry {
         }
     }
 }
-
-/// The word of a descriptor that is the kernel's alone, but for the connect() that has to say yet what became of its connection: with the
-/// number of [`told::Error`] if there is one.
-const UNTOLD: u64 = 5 << 32;
 
 /// Longest table, in descriptors.
 const LONGEST: usize = 1 << 20;
@@ -115,45 +110,6 @@ pub(crate) fn enter(descriptor: i32, entry: Entry) -> bool {
         USED.fetch_max(descriptor + 1, Ordering::Relaxed);
     }
     true
-}
-
-/// The descriptor is the kernel's, and no connect() has said yet that its connection is made.
-pub(crate) fn leave_untold(descriptor: i32, of_several: Option<told::Error>) {
-    if let Some(word) = word(descriptor) {
-        word.store(UNTOLD | u64::from(of_several.map_or(0, told::Error::number)), Ordering::Release);
-    }
-}
-
-/// If it is one of those so is the other one, until one of the two has said it.
-pub(crate) fn duplicate_untold(old: i32, new: i32) {
-    let found = word(old).map_or(0, |word| word.load(Ordering::Relaxed));
-    if found & !u64::from(u32::MAX) != UNTOLD {
-        return;
-    }
-    let of_several = told::Error::of_number(found as u32).or_else(|| {
-        told::prepare();
-        told::Error::new()
-    });
-    leave_untold(old, of_several);
-    leave_untold(new, of_several);
-}
-
-/// Whether it is one of those; it is not any more.
-pub(crate) fn take_untold(descriptor: i32) -> bool {
-    let Some(word) = word(descriptor) else { return false };
-    let found = word.load(Ordering::Relaxed);
-    let is_one = found & !u64::from(u32::MAX) == UNTOLD;
-    let mine = is_one && word.compare_exchange(found, 0, Ordering::Relaxed, Ordering::Relaxed).is_ok();
-    mine && told::Error::of_number(found as u32).is_none_or(told::Error::take)
-}
-
-/// Nobody asks any more.
-pub(crate) fn forget_untold(descriptor: i32) {
-    if let Some(word) = word(descriptor)
-        && word.load(Ordering::Relaxed) & !u64::from(u32::MAX) == UNTOLD
-    {
-        word.store(0, Ordering::Relaxed);
-    }
 }
 
 /// One past the last descriptor that may have an entry.

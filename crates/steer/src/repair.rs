@@ -134,7 +134,7 @@ impl Repair {
         let remote = presented(parcel.connection.remote(), v6, interface);
         let mut repair = Repair { socket, parcel, local, remote, interface, hearing: None, finished: false };
         if right == Right::Own {
-            if local.port() < unprivileged_ports() {
+            if (1..unprivileged_ports()).contains(&local.port()) {
                 repair.finished = true;
                 return Err(Errno::ACCESS);
             }
@@ -183,9 +183,12 @@ impl Repair {
         bind(&self.socket, &self.local)
     }
 
-    fn connect(&self) -> Result<(), Errno> {
+    fn connect(&mut self) -> Result<(), Errno> {
         connect(&self.socket, &self.remote)?;
         let bound = SocketAddr::try_from(getsockname(&self.socket)?)?;
+        if self.local.port() == 0 {
+            self.local.set_port(bound.port());
+        }
         // A socket that was bound to a port alone got the address that routes say now.
         if (bound.ip(), bound.port()) == (self.local.ip(), self.local.port()) {
             Ok(())
@@ -278,6 +281,9 @@ impl Repair {
     pub(crate) fn go_on(&mut self) -> Result<bool, Errno> {
         let [unread, sent, unsent] = self.queues();
         let received_fin = self.connection().is(flags::FIN_RECEIVED);
+        if self.connection().is(flags::RESET) {
+            return self.be_reset();
+        }
         if (received_fin || self.connection().is(flags::FIN_ACKNOWLEDGED))
             && !self.hear_from_peer(received_fin)?
         {
@@ -304,11 +310,31 @@ impl Repair {
         Ok(true)
     }
 
+    /// As [`Repair::go_on`], of one that is over. It says nothing to anybody.
+    fn be_reset(&mut self) -> Result<bool, Errno> {
+        if self.connection().is(flags::FIN_RECEIVED) && state(self.socket())? == STATE_ESTABLISHED {
+            if !self.hear_from_peer(true)? {
+                return Ok(false);
+            }
+            self.hearing = None;
+        }
+        if !self.hear(tcp::Flags::RST, |state| state == STATE_CLOSE)? {
+            return Ok(false);
+        }
+        set(self.socket(), libc::TCP_REPAIR, REPAIR_OFF_SILENTLY)?;
+        if self.connection().is(flags::PASSIVE) {
+            sockopt::set_socket_reuseaddr(&self.socket, true)?;
+        }
+        set_bytes(self.socket(), libc::SOL_SOCKET, SO_BUF_LOCK, &[0_i32])?;
+        self.finished = true;
+        Ok(true)
+    }
+
     /// Something at the other end of a connection within the host whose other end was closed and is no more: the kernel would answer
     /// the acknowledgment of its FIN with RST. It says nothing, now or when it is dropped.
     pub(crate) fn stand_in(&self, interface: u32, room: Room) -> Option<Repair> {
         let theirs = self.connection();
-        if !theirs.is(flags::FIN_RECEIVED) {
+        if !theirs.is(flags::FIN_RECEIVED) || theirs.is(flags::RESET) {
             return None;
         }
         let receive_next = theirs.send_una.wrapping_add(theirs.sent);
@@ -329,19 +355,21 @@ impl Repair {
 
     /// The peer's FIN was heard, and is acknowledged now: one that comes twice is at once.
     pub(crate) fn acknowledge(&self) {
-        let _ = self.speak_for_peer(true);
+        let _ = self.speak_for_peer(tcp::Flags::FIN);
     }
 
-    fn speak_for_peer(&self, fin: bool) -> Result<(), Errno> {
+    /// An acknowledgment with these flags besides.
+    fn speak_for_peer(&self, flags: tcp::Flags) -> Result<(), Errno> {
         let connection = self.connection();
         let &Connection { send_una, sent, receive_next, send_window, send_shift, .. } = connection;
         let fin_acknowledged = connection.is(flags::FIN_ACKNOWLEDGED);
+        let after_fin = connection.is(flags::FIN_RECEIVED) && flags == tcp::Flags::RST;
         let header = tcp::Header {
             source_port: self.remote.port(),
             destination_port: self.local.port(),
-            sequence: receive_next,
+            sequence: receive_next.wrapping_add(u32::from(after_fin)),
             acknowledgment: send_una.wrapping_add(if fin_acknowledged { sent.wrapping_add(1) } else { 0 }),
-            flags: tcp::Flags::ACK | if fin { tcp::Flags::FIN } else { tcp::Flags::NONE },
+            flags: tcp::Flags::ACK | flags,
             window: send_window.checked_shr(u32::from(send_shift)).unwrap_or(0).min(0xffff) as u16,
             options: tcp::Options::NONE,
         };
@@ -358,17 +386,21 @@ impl Repair {
     fn hear_from_peer(&mut self, fin: bool) -> Result<bool, Errno> {
         let fin_acknowledged = self.connection().is(flags::FIN_ACKNOWLEDGED);
         // The peer's kernel may say it by itself: the peer's end, repaired before, has an acknowledgment to give after a while.
-        let is_heard = |state| {
+        self.hear(if fin { tcp::Flags::FIN } else { tcp::Flags::NONE }, |state| {
             let knows_fin = !matches!(state, STATE_ESTABLISHED | STATE_FIN_WAIT1 | STATE_FIN_WAIT2);
             let knows_acknowledgment = !matches!(state, STATE_FIN_WAIT1 | STATE_CLOSING);
             (knows_fin || !fin) && (knows_acknowledgment || !fin_acknowledged)
-        };
-        // As any segment it can be dropped on its way (net.core.netdev_max_backlog), or wait for a softirq that has its turn
-        // late on a busy machine. One that comes twice is acknowledged twice.
+        })
+    }
+
+    /// A segment of the peer's, until the socket's state says that it is heard. As any segment it can be dropped on its way
+    /// (net.core.netdev_max_backlog), or wait for a softirq that has its turn late on a busy machine. One that comes twice is
+    /// acknowledged twice.
+    fn hear(&mut self, flags: tcp::Flags, is_heard: impl Fn(u8) -> bool) -> Result<bool, Errno> {
         let now = Instant::now();
         let (until, next) = *self.hearing.get_or_insert((now + HEARING, now));
         if next <= now {
-            self.speak_for_peer(fin)?;
+            self.speak_for_peer(flags)?;
             self.hearing = Some((until, now + REPEAT));
         }
         if is_heard(state(self.socket())?) {
@@ -518,6 +550,39 @@ mod tests {
 
     fn socket() -> OwnedFd {
         socket_with(AddressFamily::INET, SocketType::STREAM, SocketFlags::CLOEXEC, None).unwrap()
+    }
+
+    /// One that is over has what was not read, the error, and its end.
+    #[test]
+    fn a_connection_that_is_over_is_reset() {
+        for (fin, error) in [(0, Errno::CONNRESET), (flags::FIN_RECEIVED, Errno::PIPE)] {
+            let local = somewhere();
+            let connection = Connection {
+                mss: 1460,
+                receive_next: 5,
+                send_window: 60_000,
+                receive_window: 60_000,
+                unread: 5,
+                flags: flags::RESET | flags::PASSIVE | fin,
+                ..Connection::between(local, SocketAddr::new(local.ip(), 1))
+            };
+            let socket = socket();
+            let parcel = Parcel::open(connection.to_file(|room| room.copy_from_slice(b"bytes")).unwrap());
+            let same = socket.try_clone().unwrap();
+            let mut repair =
+                Repair::restore(same, parcel.unwrap(), 0, Room::of_kernel(), Right::Granted).unwrap();
+            while !repair.go_on().unwrap() {
+                std::thread::sleep(overfly_broker::service::WAITING_PAUSE);
+            }
+            drop(repair);
+            let mut stream = TcpStream::from(socket);
+            let mut heard = [0; 100];
+            assert_eq!(stream.read(&mut heard).unwrap(), 5);
+            let pending = stream.take_error().unwrap().and_then(|error| error.raw_os_error());
+            assert_eq!(pending, Some(error.raw_os_error()));
+            assert_eq!(stream.read(&mut heard).unwrap(), 0);
+            assert_eq!(stream.local_addr().unwrap(), local);
+        }
     }
 
     /// One end has closed its side, and the other knows. Each end is repaired whenever it is, long after the other one perhaps,

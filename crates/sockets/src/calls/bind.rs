@@ -32,8 +32,7 @@ pub(crate) fn may_listen(descriptor: i32) -> Result<(), Errno> {
         }
         Ok((mut guard, id)) if is_connection(&guard, id) => {
             // What listens is not what was connected before: the kernel has it.
-            guard.moved(id);
-            Ok(())
+            guard.hand_over(id)
         }
         Err(Answer::Done(Err(error))) => Err(error),
         _ => Ok(()),

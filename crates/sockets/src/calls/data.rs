@@ -31,8 +31,8 @@ fn lock_to_read<T>(descriptor: i32) -> Result<(Guard<'static, Process>, SocketId
     }
 }
 
-/// recv() with MSG_* `flags`; read() has none.
-pub(crate) fn receive(descriptor: i32, target: Target<'_>, flags: i32) -> Answer<usize> {
+/// recv() with MSG_* `flags`; read() has none. It waits for what SO_RCVLOWAT says, but for no more than `most`.
+pub(crate) fn receive(descriptor: i32, target: Target<'_>, flags: i32, most: usize) -> Answer<usize> {
     // Before the guard: it goes after it.
     let mut hold = Hold::new();
     let (mut guard, id) = match lock_to_read(descriptor) {
@@ -75,7 +75,7 @@ pub(crate) fn receive(descriptor: i32, target: Target<'_>, flags: i32) -> Answer
     // As many as a blocking call waits for (sock_rcvlowat() in include/net/sock.h).
     let enough = match flags & libc::MSG_WAITALL {
         _ if nonblocking => 0,
-        0 => guard.stack.socket(id).low_water().min(wanted),
+        0 => guard.stack.socket(id).low_water().min(wanted).min(most),
         _ => wanted,
     };
     let (mut done, mut patience, mut pumped) = (0, None, false);

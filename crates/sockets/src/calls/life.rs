@@ -47,7 +47,7 @@ pub(crate) fn opened(descriptor: i32, domain: i32, kind: i32, protocol: i32) {
 /// The kernel gave a number that the table still has: it was closed past the library.
 pub(crate) fn forget_stale(descriptor: i32) {
     match table::lookup(descriptor) {
-        Entry::Kernel => table::forget_untold(descriptor),
+        Entry::Kernel => {}
         Entry::Socket(_) => {
             if let Some((mut process, id)) = lock_entry(descriptor) {
                 process.close_socket(id, descriptor);
@@ -104,8 +104,7 @@ pub(crate) fn duplicated(old: i32, new: i32) {
             process.sets[set].references += 1;
             table::enter(new, Entry::Set(set));
         }
-        Entry::Kernel => table::duplicate_untold(old, new),
-        Entry::Cached(_) | Entry::Internal => {}
+        Entry::Kernel | Entry::Cached(_) | Entry::Internal => {}
     }
 }
 
@@ -118,6 +117,10 @@ pub(crate) fn adopt(descriptor: i32) {
 /// `descriptor` is about to be another process's too, or another face's of this one: the kernel goes on with a connection.
 pub(crate) fn share(descriptor: i32) -> Result<(), Errno> {
     if !table::is_ours(descriptor) {
+        return Ok(());
+    }
+    if let Entry::Set(set) = table::lookup(descriptor) {
+        contexts::each(|process| process.share_watched(set));
         return Ok(());
     }
     let mut guard = lock_entry(descriptor).map_or_else(process, |(guard, _)| guard);

@@ -250,15 +250,10 @@ pub unsafe extern "C-unwind" fn recvmmsg(
 
 /// # Safety
 /// As for recv(2).
-pub(super) unsafe fn receive_one(
-    descriptor: c_int,
-    buffer: *mut c_void,
-    length: size_t,
-    flags: c_int,
-) -> Answer<usize> {
+unsafe fn receive_one(descriptor: c_int, buffer: *mut c_void, length: size_t, flags: c_int) -> Answer<usize> {
     let vector = iovec { iov_base: buffer, iov_len: length };
     // SAFETY: the program lends the buffer for the call.
-    data::receive(descriptor, unsafe { Target::new(&raw const vector, 1) }, flags)
+    data::receive(descriptor, unsafe { Target::new(&raw const vector, 1) }, flags, usize::MAX)
 }
 
 /// The fortified forms end the program that would overrun its buffer, as glibc does.
@@ -291,7 +286,7 @@ unsafe fn receive_vectors(
     if target.length() == 0 && (is_connection(descriptor) || datagram::is_ours(descriptor)) {
         return Answer::ok(0);
     }
-    data::receive(descriptor, target, flags)
+    data::receive(descriptor, target, flags, usize::MAX)
 }
 
 /// # Safety
@@ -337,8 +332,12 @@ unsafe fn receive_message(descriptor: c_int, message: *mut msghdr, flags: c_int)
         };
     }
     // SAFETY: the program lends the vectors and their buffers for the call.
-    let answer =
-        data::receive(descriptor, unsafe { Target::new(message.msg_iov, message.msg_iovlen) }, flags);
+    let answer = data::receive(
+        descriptor,
+        unsafe { Target::new(message.msg_iov, message.msg_iovlen) },
+        flags,
+        usize::MAX,
+    );
     if let Answer::Done(Ok(_)) = answer {
         message.msg_namelen = 0;
         message.msg_controllen = 0;

@@ -6,9 +6,10 @@ use core::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 use libc::{sockaddr, sockaddr_in, sockaddr_in6, socklen_t};
 use rustix::io::Errno;
 
-use super::{done, fail, next};
+use super::{done, fail, last_error, next};
 use crate::calls::{Answer, bind, datagram, life};
 use crate::cancel;
+use crate::kernel;
 use crate::memory::is_plausible;
 use crate::process::before_kernel_wait;
 use crate::table::is_ours;
@@ -231,7 +232,15 @@ pub unsafe extern "C-unwind" fn connect(
     }
     before_kernel_wait();
     // SAFETY: the program's arguments, handed on.
-    unsafe { next::connect(descriptor, address, length) }
+    let result = unsafe { next::connect(descriptor, address, length) };
+    if result < 0 && last_error() == Errno::ISCONN {
+        return done(kernel::tell_connect(descriptor));
+    }
+    // SAFETY: the program lends the address for the call.
+    if result == 0 && unsafe { is_unspecified(address, length) } {
+        kernel::set_untold(descriptor, false);
+    }
+    result
 }
 
 /// # Safety

@@ -6,10 +6,10 @@ use libc::{size_t, ssize_t};
 use rustix::io::Errno;
 
 use super::data::is_connection;
-use super::receive::receive_one;
 use super::{count, next};
 use crate::calls::{Answer, data};
 use crate::cancel;
+use crate::memory::Target;
 use crate::process::before_kernel_wait;
 
 /// # Safety
@@ -48,13 +48,17 @@ pub unsafe extern "C-unwind" fn splice(
 /// Waits, with no lock held, until a pipe's end is ready. `Ok(false)`: it is not, and nothing more will come.
 fn wait_for_pipe(end: c_int, events: i16, at_once: bool) -> Result<bool, Errno> {
     let since = crate::sys::handlers_run();
-    let at_once = at_once || crate::kernel::is_nonblocking(end);
     before_kernel_wait();
     loop {
         let mut polled = [libc::pollfd { fd: end, events, revents: 0 }];
         let outcome = crate::sys::poll(&mut polled, if at_once { Some(0) } else { None }, since);
         let found = polled[0].revents;
-        if found & (events | libc::POLLERR) != 0 {
+        if found & libc::POLLERR != 0 {
+            // Nobody reads it.
+            crate::sys::raise_signal(libc::SIGPIPE);
+            return Err(Errno::PIPE);
+        }
+        if found & events != 0 {
             return Ok(true);
         }
         if found & libc::POLLHUP != 0 {
@@ -87,8 +91,9 @@ fn splice_to_connection(
         // Neither end is a pipe: the kernel says so.
         return in_kernel();
     }
+    let pipe_at_once = at_once || crate::kernel::is_nonblocking(from);
     loop {
-        match wait_for_pipe(from, libc::POLLIN, at_once) {
+        match wait_for_pipe(from, libc::POLLIN, pipe_at_once) {
             Ok(true) => {}
             Ok(false) => return 0,
             Err(error) => return count(Err(error)),
@@ -102,7 +107,7 @@ fn splice_to_connection(
     }
 }
 
-/// Moves bytes into a pipe: looks at them first, and takes only those that the pipe took.
+/// Moves bytes into a pipe: no more than it has room for.
 fn splice_from_connection(
     from: c_int,
     to: c_int,
@@ -110,33 +115,36 @@ fn splice_from_connection(
     at_once: bool,
     in_kernel: impl FnOnce() -> ssize_t,
 ) -> ssize_t {
-    if crate::kernel::pipe_size(to).is_err() {
-        return in_kernel();
-    }
+    /// A pipe that poll() says has room takes as many whatever is in it.
+    const PAGE: usize = 4096;
+    let Ok(size) = crate::kernel::pipe_size(to) else { return in_kernel() };
     // As in Linux, where a full pipe is waited for before the socket is looked at (splice_file_to_pipe() in fs/splice.c).
-    if let Err(error) = wait_for_pipe(to, libc::POLLOUT, at_once) {
+    if let Err(error) = wait_for_pipe(to, libc::POLLOUT, at_once || crate::kernel::is_nonblocking(to)) {
         return count(Err(error));
     }
     // SPLICE_F_NONBLOCK is about the pipe alone: the socket's own O_NONBLOCK decides (tcp_splice_read() in net/ipv4/tcp.c).
     let mut buffer = [0u8; 16 * 1024];
-    let wanted = length.min(buffer.len());
+    let room = if crate::kernel::waiting_in_pipe(to) == Ok(0) { size.min(buffer.len()) } else { PAGE };
+    let vector = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: length.min(room) };
     // SAFETY: the buffer is ours.
-    let looked = unsafe { receive_one(from, buffer.as_mut_ptr().cast(), wanted, libc::MSG_PEEK) };
-    let available = match looked {
+    let target = unsafe { Target::new(&raw const vector, 1) };
+    // SO_RCVLOWAT is not about splice() (the same function).
+    let bytes = match data::receive(from, target, 0, 1) {
         Answer::Kernel => return in_kernel(),
-        Answer::Done(Ok(available @ 1..)) => available,
+        Answer::Done(Ok(length)) => &buffer[..length],
         Answer::Done(outcome) => return count(outcome),
     };
-    match crate::kernel::write_at_once(to, &buffer[..available]) {
-        Ok(taken) => {
-            // SAFETY: the buffer is ours.
-            let _ = unsafe { receive_one(from, buffer.as_mut_ptr().cast(), taken, libc::MSG_DONTWAIT) };
-            taken as ssize_t
+    let mut written = 0;
+    while written < bytes.len() {
+        match crate::kernel::write_at_once(to, &bytes[written..]) {
+            Ok(taken) => written += taken,
+            // Another thread has written meanwhile, and these bytes have been taken.
+            Err(Errno::AGAIN) => match wait_for_pipe(to, libc::POLLOUT, false) {
+                Ok(_) | Err(Errno::INTR) => {}
+                Err(error) => return count(Err(error)),
+            },
+            Err(error) => return count(Err(error)),
         }
-        Err(Errno::PIPE) => {
-            crate::sys::raise_signal(libc::SIGPIPE);
-            count(Err(Errno::PIPE))
-        }
-        Err(error) => count(Err(error)),
     }
+    written as ssize_t
 }

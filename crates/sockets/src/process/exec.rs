@@ -1,10 +1,10 @@
 //! exec: the program's next image has its descriptors and none of its memory, so what is at user level goes to the kernel
 //! before, and what the image before left is looked at after.
 
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsFd, AsRawFd};
 
 use rustix::fs::{Mode, OFlags, RawDir};
-use rustix::net::{AddressFamily, ipproto, sockopt};
+use rustix::net::{AddressFamily, SocketFlags, ipproto, sockopt};
 
 use super::life::{EXIT_LINGER, deliver, disown_descriptors};
 use super::{Process, contexts, listens_now};
@@ -37,7 +37,9 @@ pub(crate) fn before_exec() {
     // What was closed before, and is not delivered yet.
     let end = now() + EXIT_LINGER;
     for context in contexts::all() {
-        deliver(contexts::at(context), end).report();
+        let mut process = deliver(contexts::at(context), end);
+        process.leave_half_closed();
+        process.report();
     }
     disown_descriptors();
     contexts::each(Process::stop);
@@ -53,6 +55,19 @@ impl Process {
                 && !kernel::is_close_on_exec(descriptor)
             {
                 self.claim(id, descriptor);
+            }
+        }
+    }
+
+    /// The kernel hears the FINs of those whose connections were closed here before: nobody else will.
+    fn leave_half_closed(&mut self) {
+        let Some(client) = &mut self.session.client else { return };
+        for (flow, connection) in self.stack.half_closed(now()) {
+            let socket = kernel::new_tcp_socket(connection.local().is_ipv6(), SocketFlags::CLOEXEC);
+            if let (Ok(socket), Ok(file)) = (socket, connection.to_file(|_| ()))
+                && client.hand_over(socket.as_fd(), file.as_fd()).is_ok()
+            {
+                self.stack.forget_half_closed(flow);
             }
         }
     }
@@ -93,7 +108,9 @@ impl Process {
             return;
         }
         let listens = sockopt::socket_acceptconn(socket) == Ok(true);
-        if !listens && kernel::is_unconnected(descriptor) != Some(true) {
+        if !listens
+            && (kernel::is_unconnected(descriptor) != Some(true) || kernel::is_shut_for_reading(descriptor))
+        {
             return;
         }
         let Some(id) = self.stack.open(descriptor, v6, kernel::is_nonblocking(descriptor)) else { return };

@@ -3,10 +3,12 @@
 
 use std::os::fd::{AsFd, OwnedFd};
 
+use overfly_broker::PairEnd;
 use overfly_broker::connection::Connection;
 use rustix::io::Errno;
 
 use super::Process;
+use crate::interest::SetId;
 use crate::kernel::{self, now};
 use crate::options::{self, Backing};
 use crate::socket::{Settings, Side, Socket, SocketId, SocketState, presented};
@@ -34,32 +36,42 @@ impl Process {
     /// report it.
     ///
     /// # Errors
-    /// EOPNOTSUPP if the connection was reset with something unread, or if the broker could not. Nothing has changed then.
+    /// EOPNOTSUPP if the broker could not, and it is not over or has something unread. Nothing has changed then.
     pub(crate) fn hand_over(&mut self, id: SocketId) -> Result<(), Errno> {
-        // Of what is over without anything to read there is nothing to hand over.
-        let socket = self.stack.socket(id);
-        let was_reset =
-            socket.state == SocketState::Ended && socket.error.is_some() && socket.receive.is_empty();
-        if socket.disconnected {
+        if self.stack.socket(id).disconnected {
+            if self.stack.socket_mut(id).take_error() == Some(Errno::CONNRESET) {
+                let _ = self.disconnect_in_kernel(id);
+            }
             self.moved(id);
             return Ok(());
         }
         if self.connects_anew(id) {
             return Ok(());
         }
-        if was_reset {
-            self.moved(id);
-            return Ok(());
-        }
         let outcome = self.try_hand_over(id);
+        let is_nothing = |socket: &Socket| socket.state == SocketState::Ended && socket.receive.is_empty();
         match &outcome {
             Ok(()) => self.statistics.handovers += 1,
+            Err(_) if is_nothing(self.stack.socket(id)) => {
+                self.moved(id);
+                return Ok(());
+            }
             Err(reason) => {
                 self.statistics.handovers_refused += 1;
                 kernel::complain(&format!("a connection stays at user level: {reason}"));
             }
         }
         outcome.map_err(|_| Errno::OPNOTSUPP)
+    }
+
+    /// The kernel's socket is reset and in no connection, as one that AF_UNSPEC has ended: it says so to whoever asks first.
+    fn disconnect_in_kernel(&mut self, id: SocketId) -> Result<(), String> {
+        let Some((mut connection, socket)) = self.stack.export_ended(id) else { return Ok(()) };
+        let descriptor = kernel::borrow(socket.descriptor);
+        connection.local_port = kernel::local_address(socket.descriptor).map_or(0, |bound| bound.port());
+        let file = to_file(&connection, socket)?;
+        self.move_ends(&[PairEnd { socket: descriptor, file: file.as_fd(), holder: descriptor }])?;
+        rustix::net::connect_unspec(descriptor).map_err(|error| error.to_string())
     }
 
     /// What no answer has come to yet, or a refusal that no call has told, the kernel connects from the beginning: there is no connection that
@@ -115,7 +127,7 @@ impl Process {
             }
         }
         for id in self.stack.over() {
-            self.connects_anew(id);
+            let _ = self.hand_over(id);
         }
     }
 
@@ -126,7 +138,7 @@ impl Process {
         // What has arrived is taken into account, so that little is lost with the rings.
         self.pump();
         let Some((connection, socket)) = self.stack.export(now(), id) else {
-            return Err(format!("it is {:?}", self.stack.socket(id).state));
+            return self.move_last_end(id, None);
         };
         let (descriptor, file) = (socket.descriptor, to_file(&connection, socket)?);
         if socket.read_shut {
@@ -202,14 +214,14 @@ impl Process {
             let _ = sys::epoll_control(epoll, libc::EPOLL_CTL_ADD, descriptor, &raw const event);
         });
         let socket = stack.socket(id);
-        let untold = matches!(socket.state, SocketState::Connected | SocketState::Lost) && socket.is_untold();
+        // Of one that was an ancestor's the ancestor has said so.
+        let had_one = matches!(socket.state, SocketState::Connected | SocketState::Ended);
+        let untold = had_one && socket.is_untold() && !socket.disconnected && !socket.disconnecting;
+        if untold {
+            kernel::set_untold(socket.descriptor, true);
+        }
         for descriptor in 0..table::length() {
-            if table::lookup(descriptor) != Entry::Socket(id) {
-                continue;
-            }
-            if untold {
-                table::leave_untold(descriptor, socket.connect_of_several);
-            } else {
+            if table::lookup(descriptor) == Entry::Socket(id) {
                 table::enter(descriptor, Entry::Kernel);
             }
         }
@@ -220,6 +232,16 @@ impl Process {
         let socket = self.stack.socket(id);
         if socket.listening.as_ref().is_some_and(|listening| listening.forced_nonblocking) {
             kernel::set_nonblocking(descriptor, socket.nonblocking);
+        }
+    }
+
+    /// A set is about to be somebody else's too, who will have in it what is the kernel's.
+    pub(crate) fn share_watched(&mut self, set: SetId) {
+        for id in self.stack.watched(set) {
+            let state = self.stack.socket(id).state;
+            if matches!(state, SocketState::Connecting | SocketState::Connected | SocketState::Ended) {
+                let _ = self.hand_over(id);
+            }
         }
     }
 

@@ -185,15 +185,19 @@ impl Process {
         }
     }
 
-    /// The other end is no more.
-    fn move_last_end(&mut self, id: SocketId, heir: Option<Heir>) -> Result<(), String> {
+    /// The other end is no more, or neither is.
+    pub(super) fn move_last_end(&mut self, id: SocketId, heir: Option<Heir>) -> Result<(), String> {
         let end = self.end(id)?;
         self.move_ends(&[end.as_pair_end()])?;
+        if self.stack.is_over(id) && self.stack.socket(id).pending_error().is_none() {
+            // The kernel has one to tell, as of a reset that has just come.
+            let _ = rustix::net::sockopt::socket_error(end.socket.as_fd());
+        }
         self.end_moved(end, heir);
         Ok(())
     }
 
-    fn move_ends(&mut self, ends: &[PairEnd<'_>]) -> Result<(), String> {
+    pub(super) fn move_ends(&mut self, ends: &[PairEnd<'_>]) -> Result<(), String> {
         let client = self.session.client.as_mut().ok_or("there is no broker")?;
         client.hand_over_pair(ends).map_err(|error| error.to_string())
     }

@@ -3,7 +3,8 @@
 use core::net::SocketAddr;
 
 use overfly_broker::connection::{Connection, flags};
-use overfly_engine::{Handover, Instant, SentFin};
+use overfly_engine::{FlowId, Handover, Instant, SentFin};
+use rustix::io::Errno;
 
 use super::Stack;
 use crate::socket::{Side, Socket, SocketId, SocketState};
@@ -19,35 +20,51 @@ impl<T: Link> Stack<T> {
             return None;
         };
         let handover = interface.engine.export(now, flow)?;
-        Some((describe(&handover, socket)?, socket))
+        let unread = u32::try_from(socket.receive.len()).ok()?;
+        Some((describe(&handover, socket.passive, unread)?, socket))
     }
 
-    /// As [`Stack::export`], of a connection within the host that is over without an error: nobody is at its other end any
-    /// more, and only what was not read yet is left of it.
+    /// Connections of the network's that were closed here, and of which the kernel has only to hear that their peers close them, too.
+    pub(crate) fn half_closed(&self, now: Instant) -> Vec<(FlowId, Connection)> {
+        let Some(interface) = self.interface(Side::Network) else { return Vec::new() };
+        let flows = interface.engine.half_closed(now).into_iter();
+        // Whoever binds the port later is not to be hindered.
+        flows.filter_map(|(flow, handover)| Some((flow, describe(&handover, true, 0)?))).collect()
+    }
+
+    /// See [`Stack::half_closed`]: the kernel has it.
+    pub(crate) fn forget_half_closed(&mut self, flow: FlowId) {
+        if let Some(interface) = &mut self.interfaces[Side::Network.index()] {
+            interface.engine.forget(flow);
+        }
+    }
+
+    /// As [`Stack::export`], of a connection that is over: only what was not read yet is left of it, and the error. The peer's address
+    /// is this host's, so that nobody else hears of it.
     pub(crate) fn export_ended(&self, id: SocketId) -> Option<(Connection, &Socket)> {
         const PAYLOAD: u16 = 1460;
         const WINDOW: u32 = 65_535;
         let socket = self.sockets.at(id);
-        let over = match socket.state {
-            SocketState::Ended => socket.error.is_none(),
-            SocketState::Connected => {
-                self.info(id).is_some_and(|info| info.state == overfly_engine::State::Closed)
-            }
-            _ => false,
-        };
-        if !over || socket.side != Side::Loopback {
+        let has_been = matches!(socket.state, SocketState::Connected | SocketState::Ended);
+        if !has_been || !self.is_over(id) {
             return None;
         }
+        let remote = match socket.side {
+            Side::Network => SocketAddr::new(socket.local.ip(), socket.remote.port()),
+            Side::Loopback => socket.remote,
+        };
         let passive = if socket.passive { flags::PASSIVE } else { 0 };
+        // A reset after the peer's FIN is EPIPE (tcp_reset() in Linux, net/ipv4/tcp_input.c).
+        let fin = if socket.error == Some(Errno::PIPE) { flags::FIN_RECEIVED } else { 0 };
         let unread = u32::try_from(socket.receive.len()).ok()?;
         let connection = Connection {
             mss: PAYLOAD,
             receive_next: unread,
             send_window: WINDOW,
             receive_window: WINDOW,
-            flags: passive | flags::FIN_RECEIVED | flags::FIN_ACKNOWLEDGED,
+            flags: passive | fin | flags::RESET,
             unread,
-            ..Connection::between(socket.local, socket.remote)
+            ..Connection::between(socket.local, remote)
         };
         Some((connection, socket))
     }
@@ -104,13 +121,13 @@ impl<T: Link> Stack<T> {
     }
 }
 
-fn describe(handover: &Handover, socket: &Socket) -> Option<Connection> {
+fn describe(handover: &Handover, passive: bool, unread: u32) -> Option<Connection> {
     let (send_shift, receive_shift) = handover.window_shift.unwrap_or((0, 0));
     let mut is = 0;
     for (condition, flag) in [
         (handover.sack, flags::SACK),
         (handover.timestamp.is_some(), flags::TIMESTAMPS),
-        (socket.passive, flags::PASSIVE),
+        (passive, flags::PASSIVE),
         (handover.sent_fin == SentFin::Wanted, flags::FIN_WANTED),
         (handover.sent_fin == SentFin::Sent, flags::FIN_SENT),
         (handover.sent_fin == SentFin::Acknowledged, flags::FIN_ACKNOWLEDGED),
@@ -130,7 +147,7 @@ fn describe(handover: &Handover, socket: &Socket) -> Option<Connection> {
         receive_window: handover.receive_window,
         timestamp: handover.timestamp.unwrap_or(0),
         flags: is,
-        unread: u32::try_from(socket.receive.len()).ok()?,
+        unread,
         sent: handover.sent,
         unsent: u32::try_from(handover.unsent).ok()?,
         ..Connection::between(handover.local, handover.remote)

@@ -70,11 +70,6 @@ impl<T: Link> Stack<T> {
             let socket = self.sockets.at_mut(id);
             socket.shared |=
                 matches!(socket.state, socket::SocketState::Candidate | socket::SocketState::Listening);
-            let is_one =
-                matches!(socket.state, socket::SocketState::Connecting | socket::SocketState::Connected);
-            if is_one && socket.is_untold() && socket.connect_of_several.is_none() {
-                socket.connect_of_several = told::Error::new();
-            }
         }
     }
 

@@ -125,6 +125,12 @@ impl<T: Link> Stack<T> {
         self.sockets.interests.of_set(set).next().is_some()
     }
 
+    /// Sockets in a set.
+    pub(crate) fn watched(&self, set: SetId) -> Vec<SocketId> {
+        let interests = &self.sockets.interests;
+        interests.of_set(set).map(|index| SocketId(interests.at(index).socket)).collect()
+    }
+
     /// Descriptors in a set whose connections are an ancestor's.
     pub(crate) fn watched_and_lost(&self, set: SetId) -> Vec<i32> {
         let interests = &self.sockets.interests;

@@ -231,7 +231,7 @@ fn receive(descriptor: i32, most: usize, flags: i32) -> Result<Vec<u8>, Errno> {
     let vector = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: most };
     // SAFETY: the vector names the buffer, which outlives the call.
     let target = unsafe { Target::new(&raw const vector, 1) };
-    let count = ours(calls::data::receive(descriptor, target, flags))?;
+    let count = ours(calls::data::receive(descriptor, target, flags, usize::MAX))?;
     buffer.truncate(count);
     Ok(buffer)
 }

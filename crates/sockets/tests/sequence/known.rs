@@ -29,8 +29,6 @@ const UNSENT: &str = "SIOCOUTQ is 0 once nothing can be acknowledged any more; t
 
 const KEPT_PORT: &str = "so does bind() of one that was handed over and is over: the broker has bound it";
 
-const FORGOTTEN: &str = "listen() forgets the ECONNRESET of a connection that AF_UNSPEC has ended: the kernel's socket was never connected";
-
 const ANOTHER_QUEUE: &str =
     "a full connection that is handed over has room again: the kernel's queue is another one";
 
@@ -62,12 +60,10 @@ const SENT_BEFORE: &str = "sendmmsg() sends all its messages before the answer t
 const ONE_OR_BOTH: &str =
     "of two messages of one sendmmsg() who waits for them gets the first one or both, in the kernel as well";
 
-const RESET_UNTOLD: &str = "a reset that no call has told yet is not told after exec, nor once the descriptor is passed on (SCM_RIGHTS): the kernel's socket was never \
-     connected";
-
-const TOLD_ELSEWHERE: &str = "whether a connect() has still to say that the connection is made a descriptor does not know that was passed on (SCM_RIGHTS) and taken again";
-
 const NOT_PASSED_ON: &str = "what waits at a listener when it is passed on (SCM_RIGHTS) is there only by the descriptors that it had before";
+
+const OWN_FLAG: &str =
+    "O_NONBLOCK of a listener that was passed on (SCM_RIGHTS) is that of the descriptor that it was set for";
 
 const WOKEN_OTHERWISE: &str = "a thread that waits for as much as SO_RCVLOWAT says does not take less when another thread's shutdown() wakes it";
 
@@ -136,7 +132,7 @@ const fn within_host(
     Known { place: Some(Place::Host), ..known(step, told, after, reason) }
 }
 
-pub(crate) static KNOWN: [Known; 120] = [
+pub(crate) static KNOWN: [Known; 105] = [
     known(
         "* bind *",
         ("0", "EINVAL"),
@@ -193,27 +189,26 @@ pub(crate) static KNOWN: [Known; 120] = [
     },
     known("* set * v6only *", ("0", "EINVAL"), &["* connect *"], FREE_ALREADY),
     known("* sendmmsg *", ("2 # #; * has waited: *", "2 # #; * has waited: *"), NONE, ONE_OR_BOTH),
-    known("* re*", ("ECONNRESET*", "ENOTCONN*"), &["* exec"], RESET_UNTOLD),
-    known("* re*", ("ECONNRESET*", "ENOTCONN*"), &["* give *"], RESET_UNTOLD),
-    known("* send* *", ("ECONNRESET", "EPIPE"), &["* exec"], RESET_UNTOLD),
-    known("* send* *", ("ECONNRESET", "EPIPE"), &["* give *"], RESET_UNTOLD),
-    known("* writev *", ("ECONNRESET", "EPIPE"), &["* exec"], RESET_UNTOLD),
-    known("* writev *", ("ECONNRESET", "EPIPE"), &["* give *"], RESET_UNTOLD),
-    known("* fill *", ("ECONNRESET", "EPIPE"), &["* exec"], RESET_UNTOLD),
-    known("* fill *", ("ECONNRESET", "EPIPE"), &["* give *"], RESET_UNTOLD),
     known("* bind *", ("0", "EINVAL"), &["* accept *", "* give *"], KEPT_PORT),
     known("* bind *", ("0", "EINVAL"), &["* accept *", "* exec"], KEPT_PORT),
-    known("* connect *", ("0", "EISCONN"), &["* connect *", "* give *", "* take *"], TOLD_ELSEWHERE),
-    known("* connect *", ("EISCONN", "0"), &["* give *", "* take *", "* shutdown *"], TOLD_ELSEWHERE),
-    known("* connect *", ("EISCONN", "0"), &["* give *", "* take *", "* connect *"], TOLD_ELSEWHERE),
     known("* poll *", ("1 IN*", "0 -*"), &["* listen *", "* give *", "* take *"], NOT_PASSED_ON),
+    known(
+        "* accept *",
+        ("EAGAIN", "waits"),
+        &["* listen *", "* give *", "* take *", "* nonblock * 1"],
+        OWN_FLAG,
+    ),
+    known(
+        "* accept *",
+        ("waits", "EAGAIN"),
+        &["* listen *", "* give *", "* take *", "* nonblock * 0"],
+        OWN_FLAG,
+    ),
     known("* accept *", ("new", "EAGAIN"), &["* listen *", "* give *", "* take *"], NOT_PASSED_ON),
     Known {
         ends: false,
         ..known("* get * queued", ("0", "#"), &["* set * lowat 4", "* shutdown *"], WOKEN_OTHERWISE)
     },
-    known("* get * error", ("ECONNRESET", "0"), &["* exec"], RESET_UNTOLD),
-    known("* get * error", ("ECONNRESET", "0"), &["* give *"], RESET_UNTOLD),
     known("*", ("*", "*wait *has waited: EBADF*"), &["* wait *", "* close *"], CLOSED_UNDER_A_CALL),
     known("@ poll *", ("0 -*", "1 OUT*"), &["* fork", "* fill *"], ANOTHER_QUEUE),
     // The child has had it handed over.
@@ -226,6 +221,7 @@ pub(crate) static KNOWN: [Known; 120] = [
         ANOTHER_QUEUE,
     ),
     known("* poll *", ("0 -*", "1 OUT*"), &["* fork", "* fill *", "@ *"], ANOTHER_QUEUE),
+    known("*", ("0", "0; *send * has waited: some*"), &["* fill *", "* fork", "@ *"], ANOTHER_QUEUE),
     known(
         "* shutdown *",
         ("0; *send * has waited: EPIPE*", "0; *send * has waited: some*"),
@@ -292,11 +288,6 @@ pub(crate) static KNOWN: [Known; 120] = [
     known("* drain *", ("0", "ECONNRESET"), SHUT_AND_READ, PROBED),
     known("* get * peer", ("# port", "ENOTCONN"), SHUT_AND_READ, PROBED),
     known("* get * state", ("CLOSE_WAIT", "CLOSE"), SHUT_AND_READ, PROBED),
-    known("* send* *", ("ECONNRESET", "EPIPE"), &["* unconnect *", "* listen *"], FORGOTTEN),
-    known("* writev *", ("ECONNRESET", "EPIPE"), &["* unconnect *", "* listen *"], FORGOTTEN),
-    known("* fill *", ("ECONNRESET", "EPIPE"), &["* unconnect *", "* listen *"], FORGOTTEN),
-    known("* get * error", ("ECONNRESET", "0"), &["* unconnect *", "* listen *"], FORGOTTEN),
-    known("* re*", ("ECONNRESET*", "ENOTCONN*"), &["* unconnect *", "* listen *"], FORGOTTEN),
 ];
 
 impl Known {

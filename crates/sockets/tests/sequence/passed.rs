@@ -1,6 +1,6 @@
 //! Sequences about exec and about descriptors that are passed on, which differed once and must not again, as in [`super::found`].
 
-pub(crate) const PASSED: [(&str, &str); 3] = [
+pub(crate) const PASSED: [(&str, &str); 15] = [
     (
         "seed 80001145: what is refused is so for the next image, too",
         "v4\n\
@@ -37,5 +37,202 @@ pub(crate) const PASSED: [(&str, &str); 3] = [
          L take c\n\
          L close b\n\
          L get c state",
+    ),
+    (
+        "seed 82000223: the next image's connect() says that the connection is made",
+        "host\n\
+         L socket a b\n\
+         L bind a 0\n\
+         L listen a 8\n\
+         L poll a I 0\n\
+         R socket a n\n\
+         R connect a 0\n\
+         R exec\n\
+         R connect a 0\n\
+         R connect a 0",
+    ),
+    (
+        "and so does one of a descriptor that was passed on, once",
+        "v4\n\
+         L socket a b\n\
+         L bind a 0\n\
+         L listen a 8\n\
+         L poll a I 0\n\
+         R socket a n\n\
+         R connect a 0\n\
+         R give a\n\
+         R take b\n\
+         R connect b 0\n\
+         R connect a 0",
+    ),
+    (
+        "seed 82001101: what was reset is so for who is given it, with the error that nobody has been told",
+        "v6\n\
+         L socket a b\n\
+         L bind a 0\n\
+         L listen a 8\n\
+         L poll a I 0\n\
+         R socket a b\n\
+         R connect a 0\n\
+         L accept a b n\n\
+         R close a\n\
+         L writev b 2000 0\n\
+         L give b\n\
+         L take c\n\
+         L poll c IR 0\n\
+         L recv c 5 d\n\
+         L recv b 5 d\n\
+         L send b 1 d",
+    ),
+    (
+        "and with what it has not read",
+        "v4\n\
+         L socket a b\n\
+         L bind a 0\n\
+         L listen a 8\n\
+         L poll a I 0\n\
+         R socket a b\n\
+         R connect a 0\n\
+         L accept a b b\n\
+         R send a 100 d\n\
+         R set a linger 1\n\
+         R set a linger 0\n\
+         L socket c b\n\
+         L send b 1 d\n\
+         R close a\n\
+         L give b\n\
+         L take c\n\
+         L get c queued\n\
+         L recv c 5 d\n\
+         L recv b 5000 d\n\
+         L send c 1 d",
+    ),
+    (
+        "for the next image as well, also when the error has been told",
+        "host\n\
+         L socket a b\n\
+         L bind a 0\n\
+         L listen a 8\n\
+         L poll a I 0\n\
+         R socket a b\n\
+         R connect a 0\n\
+         L accept a b b\n\
+         L send b 1 d\n\
+         R close a\n\
+         L get b error\n\
+         L exec\n\
+         L connect b 5\n\
+         L poll b IOR 0\n\
+         L recv b 5 d\n\
+         L send b 1 d",
+    ),
+    (
+        "seed 82000711: what splice() waits for is read when the descriptor is closed meanwhile, and so nothing is reset",
+        "v6\n\
+         L socket a b\n\
+         L bind a 0\n\
+         L listen a 8\n\
+         L poll a I 0\n\
+         R socket a b\n\
+         R connect a 0\n\
+         L accept a b b\n\
+         L thread\n\
+         R thread\n\
+         L splice b 6 d\n\
+         M close b\n\
+         S sendmsg a 1 -\n\
+         R send a 5 d",
+    ),
+    (
+        "seed 83000070: what was closed before exec hears the FIN of its peer",
+        "v4\n\
+         R socket a n\n\
+         R bind a 5\n\
+         R listen a 8\n\
+         L socket a b\n\
+         L connect a 5\n\
+         R accept a b n\n\
+         L close a\n\
+         L exec\n\
+         R shutdown b 1\n\
+         R poll b R 0",
+    ),
+    (
+        "seed 84000173: a set that is passed on has the connections that are in it",
+        "host\n\
+         R socket a b\n\
+         R bind a 5\n\
+         R listen a 8\n\
+         R poll a I 0\n\
+         L socket a n\n\
+         L connect a 5\n\
+         L epoll b\n\
+         L ctl b add a IO\n\
+         L give b\n\
+         L take d\n\
+         L wait d +",
+    ),
+    (
+        "seed 84002120: what AF_UNSPEC has ended says its reset to who is given it",
+        "host\n\
+         R socket a b\n\
+         R bind a 5\n\
+         R listen a 8\n\
+         R poll a I 0\n\
+         L socket a n\n\
+         L connect a 5\n\
+         L unconnect a\n\
+         L give a\n\
+         L take b\n\
+         L poll b O 0\n\
+         L recv a 5 d\n\
+         L bind b 1\n\
+         L connect b 5",
+    ),
+    (
+        "seed 82002199: and also when it listens since",
+        "v6\n\
+         R socket a b\n\
+         R bind a 5\n\
+         R listen a 8\n\
+         L socket a b\n\
+         L connect a 5\n\
+         R accept a c b\n\
+         L unconnect a\n\
+         L listen a 8\n\
+         L shutdown a 2\n\
+         L poll a O 0\n\
+         L get a error\n\
+         R bind c 6",
+    ),
+    (
+        "seed 84004341: SO_RCVLOWAT is not about splice()",
+        "v4\n\
+         L socket a n\n\
+         L bind a 0\n\
+         L listen a 8\n\
+         L poll a I 0\n\
+         R socket a b\n\
+         R connect a 0\n\
+         L accept a b b\n\
+         L set b lowat 4\n\
+         R send a 1 -\n\
+         L splice b 6 d",
+    ),
+    (
+        "seed 84004265: after shutdown() the end of a connection is nothing that a connect() has to say",
+        "host\n\
+         L socket a b\n\
+         L bind a 0\n\
+         L listen a 8\n\
+         L poll a I 0\n\
+         R socket a n\n\
+         R connect a 0\n\
+         L accept a b n\n\
+         L shutdown b 1\n\
+         R fork\n\
+         D send a 5 d\n\
+         R shutdown a 1\n\
+         D connect a 4",
     ),
 ];

@@ -6,7 +6,7 @@ use core::time::Duration;
 use rustix::io::Errno;
 
 use super::listen::stopped_listening;
-use crate::calls::{Answer, CLOSED, datagram, is_connection, lock_entry, lock_socket, untold};
+use crate::calls::{Answer, CLOSED, datagram, is_connection, lock_entry, lock_socket};
 use crate::interest::SetId;
 use crate::kernel::{self, now};
 use crate::lock::Guard;
@@ -20,7 +20,7 @@ use crate::table::{self, Entry};
 pub(crate) fn shutdown(descriptor: i32, how: i32) -> Answer<()> {
     let (mut guard, id) = match lock_socket(descriptor) {
         Ok(locked) => locked,
-        Err(answer) => return untold::shut(descriptor, answer),
+        Err(answer) => return answer,
     };
     let told = WakeOnDrop(&mut guard);
     if told.0.stack.socket(id).listening.is_some() {
@@ -79,7 +79,7 @@ pub(crate) fn shutdown(descriptor: i32, how: i32) -> Answer<()> {
 /// close(). `Kernel`: the caller closes the descriptor in the kernel.
 pub(crate) fn close(descriptor: i32) -> Answer<()> {
     match table::lookup(descriptor) {
-        Entry::Kernel => untold::leave(descriptor),
+        Entry::Kernel => Answer::Kernel,
         Entry::Socket(_) => {
             // Two threads may close the same descriptor, or another one has just handed it over.
             let Some((mut guard, id)) = lock_entry(descriptor) else { return Answer::Kernel };
@@ -189,7 +189,7 @@ fn close_set_elsewhere(set: SetId, descriptor: i32) {
 /// own descriptors cannot be replaced.
 pub(crate) fn about_to_replace(new: i32) -> Result<(), Errno> {
     match table::lookup(new) {
-        Entry::Kernel => table::forget_untold(new),
+        Entry::Kernel => {}
         Entry::Socket(_) => {
             let Some((mut guard, id)) = lock_entry(new) else { return Ok(()) };
             let told = WakeOnDrop(&mut guard);

@@ -6,7 +6,7 @@ use overfly_profile::options::Waiting;
 use rustix::io::Errno;
 
 use super::listen::stopped_listening;
-use crate::calls::{Answer, CLOSED, data, datagram, lock_socket, untold};
+use crate::calls::{Answer, CLOSED, data, datagram, lock_socket};
 use crate::kernel::{self, now};
 use crate::lock::Guard;
 use crate::memory::Source;
@@ -21,7 +21,6 @@ pub(crate) fn connect(descriptor: i32, remote: Option<SocketAddr>) -> Answer<()>
     let since = sys::handlers_run();
     let (mut guard, id) = match lock_socket(descriptor) {
         Ok(locked) => locked,
-        Err(Answer::Kernel) if table::take_untold(descriptor) => return untold::connect(descriptor),
         Err(answer) => return answer,
     };
     if guard.stack.socket(id).state == SocketState::Connecting {
@@ -210,9 +209,6 @@ fn finish_connecting(
         match table::lookup(descriptor) {
             Entry::Socket(its) if its == id => {}
             // The other end has had the kernel take the connection over, or nobody at user level answered: the kernel connects.
-            Entry::Kernel if rustix::net::getpeername(kernel::borrow(descriptor)).is_ok() => {
-                return untold::made(descriptor);
-            }
             Entry::Kernel => return Answer::Kernel,
             _ => return Answer::error(CLOSED),
         }
