@@ -22,6 +22,7 @@ mod life;
 mod listening;
 mod loopback;
 pub(crate) mod moving;
+mod neighbors;
 mod pairs;
 mod ports;
 pub(crate) mod rounds;
