@@ -6,6 +6,7 @@
 
 pub(crate) mod ancillary;
 pub(crate) mod data;
+pub(crate) mod deaths;
 pub(crate) mod descriptors;
 pub(crate) mod events;
 pub(crate) mod exec;

@@ -22,6 +22,7 @@ mod life;
 mod listening;
 mod loopback;
 pub(crate) mod moving;
+mod neighbors;
 mod pairs;
 mod ports;
 pub(crate) mod rounds;
@@ -152,6 +153,18 @@ pub(crate) fn before_kernel_wait() {
         && contexts::is_pending(own)
     {
         contexts::at(own).transmit();
+    }
+}
+
+/// This process is about to send itself a signal, which may end it: output that waits for company goes first. Nothing is done in the
+/// library's own panic, whose lock may be held.
+pub(crate) fn before_own_signal() {
+    if is_active() && !sys::sleep_control(|sleep_control| sleep_control.holding.load(Ordering::Relaxed)) {
+        for context in contexts::all() {
+            if contexts::is_pending(context) {
+                contexts::at(context).transmit();
+            }
+        }
     }
 }
 

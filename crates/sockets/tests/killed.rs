@@ -122,6 +122,36 @@ fn a_peer_that_a_killed_process_connected_to_hears_of_it() {
     assert!(bench.broker.attachment().counters().unwrap().to_connection > 0, "not the kernel");
 }
 
+/// Varnish's m00059: a worker that panics has just answered. The answer waited for the event loop's next turn.
+#[test]
+fn what_was_written_before_a_process_ends_itself_arrives() {
+    let bench = Bench::new(1);
+    let address = SocketAddr::new(SERVER.into(), PORT);
+    for how in ["abort", "kill", "raise"] {
+        for accelerates in [false, true] {
+            let python = "/usr/bin/python3";
+            let mut command = if accelerates { bench.accelerated(python) } else { Command::new(python) };
+            command.arg(programs("killed.py")).args(["answer", &SERVER.to_string(), how]);
+            let _program = Helper(spawn(&bench.lab.server, &mut command));
+            if accelerates {
+                bench.until_joined(address, 1);
+            }
+            until("it listens", || bench.listens(PORT));
+            let mut client = bench.lab.client.within(|| TcpStream::connect(address).unwrap());
+            client.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+            client.write_all(b"who").unwrap();
+            let mut answer = Vec::new();
+            // How it ends is not the same: FIN, or RST.
+            let _ = client.read_to_end(&mut answer);
+            assert_eq!(String::from_utf8(answer).unwrap(), "the answer", "{how}, accelerated: {accelerates}");
+            if accelerates {
+                bench.until_joined(address, 0);
+            }
+        }
+    }
+    assert!(bench.broker.attachment().counters().unwrap().flows_recorded >= 3, "not the kernel");
+}
+
 /// A connection from a port of the client's that is always the same.
 fn connect_from(bench: &Bench, port: u16) -> TcpStream {
     bench.lab.client.within(|| {

@@ -454,6 +454,41 @@ print('done')
     drop(second);
 }
 
+/// multiprocessing's test_pickling: who has connected, written and closed ends while its end is asked for.
+#[test]
+fn a_connection_whose_other_process_ends_while_it_is_asked_is_passed_on() {
+    let bench = Bench::new(1);
+    let program = "
+import array, os, signal, socket, threading, time
+server = socket.create_server(('127.0.0.1', 7300))
+child = os.fork()
+if child == 0:
+    time.sleep(0.3)
+    s = socket.create_connection(('127.0.0.1', 7300), 10)
+    s.sendall(b'its words')
+    s.close()
+    time.sleep(0.3)
+    os.kill(os.getpid(), signal.SIGSTOP)
+connection, _ = server.accept()
+os.waitid(os.P_PID, child, os.WSTOPPED)
+# It cannot answer, and then it is dead.
+threading.Timer(0.3, os.kill, (child, signal.SIGKILL)).start()
+one, other = socket.socketpair()
+one.sendmsg([b'x'], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array('i', [connection.fileno()]))])
+_, passed, _, _ = socket.recv_fds(other, 1, 1)
+connection.close()
+passed = socket.socket(fileno=passed[0])
+assert passed.recv(100, socket.MSG_WAITALL) == b'its words'
+assert passed.recv(100) == b''
+print('done')
+";
+    let mut command = bench.accelerated(PYTHON);
+    let output = run(&bench.lab.server, command.args(["-c", program]));
+    let complaints = text(&output.stderr);
+    assert_eq!(text(&output.stdout), "done\n", "{complaints}");
+    assert!(complaints.contains("handed over 1 (refused 0)"), "{complaints}");
+}
+
 /// nginx in front of another nginx, and Redis with its own client.
 #[test]
 fn real_programs_meet_at_user_level() {

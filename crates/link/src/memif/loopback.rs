@@ -65,6 +65,8 @@ struct Peer {
     who: Who,
     /// For what is said besides frames.
     channel: Registered,
+    /// It will say nothing any more.
+    has_left: bool,
 }
 
 /// Who is at the other end of a connection.
@@ -231,8 +233,7 @@ impl Loopback {
             IpAddr::V4(_) => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
             IpAddr::V6(_) => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
         };
-        self.hub.check_peers();
-        self.forget_the_gone();
+        self.check_peers();
         let mut socket = None;
         for local in [remote, SocketAddr::new(any, remote.port())] {
             let own = self.doors.iter().any(|door| door.local == local).then_some(self.own);
@@ -247,8 +248,7 @@ impl Loopback {
 
     /// Other stacks that listen at that very address and port.
     pub fn others_at(&mut self, local: SocketAddr) -> Vec<[u8; 6]> {
-        self.hub.check_peers();
-        self.forget_the_gone();
+        self.check_peers();
         self.others(local, &mut None)
     }
 
@@ -287,7 +287,7 @@ impl Loopback {
         self.names = self.names.wrapping_add(1);
         self.hub.attach_as(link, name);
         self.calls_doorbell.ring_for(channel.as_fd());
-        self.peers.push(Peer { name, who, channel });
+        self.peers.push(Peer { name, who, channel, has_left: false });
         Some(name)
     }
 
@@ -370,14 +370,29 @@ impl Loopback {
         rendezvous::say(&peer.channel, bytes, descriptors)
     }
 
+    /// Whether the other stack will say nothing any more. The frames that it sent before may still have to be received.
+    #[must_use]
+    pub fn has_left(&self, who: [u8; 6]) -> bool {
+        self.peers.iter().find(|peer| peer.name == who).is_none_or(|peer| peer.has_left)
+    }
+
+    /// Looks who has gone. Of those whose frames have all been received the next [`Link::take_gone`] tells.
+    pub fn check_peers(&mut self) {
+        self.hub.check_peers();
+        self.forget_the_gone();
+    }
+
     /// The next thing that another stack says, in `most` bytes at most. Does not wait.
     pub fn hear(&mut self, most: usize) -> Option<Word> {
-        for peer in &self.peers {
+        for peer in &mut self.peers {
             match rendezvous::hear(&peer.channel, most) {
                 Ok(Some((bytes, descriptors))) => return Some(Word { from: peer.name, bytes, descriptors }),
                 Ok(None) => {}
                 // Its link says so, too.
-                Err(_) => self.calls_doorbell.ring_no_more_for(peer.channel.as_fd()),
+                Err(_) => {
+                    peer.has_left = true;
+                    self.calls_doorbell.ring_no_more_for(peer.channel.as_fd());
+                }
             }
         }
         None

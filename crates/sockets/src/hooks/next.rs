@@ -128,4 +128,7 @@ next! {
     popen(command: *const c_char, mode: *const c_char) -> isize;
     fdopen(descriptor: c_int, mode: *const c_char) -> isize;
     _exit(status: c_int) -> c_long;
+    abort() -> c_long;
+    raise(signal: c_int) -> c_int;
+    kill(process: pid_t, signal: c_int) -> c_int;
 }

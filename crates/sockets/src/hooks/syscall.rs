@@ -6,7 +6,7 @@ use core::sync::atomic::Ordering;
 
 use rustix::io::Errno;
 
-use super::{descriptors, events, exec, fail, options, processes, receive, send, sockets, splice};
+use super::{deaths, descriptors, events, exec, fail, options, processes, receive, send, sockets, splice};
 use crate::cancel;
 use crate::process::{is_active, process};
 
@@ -106,6 +106,7 @@ unsafe fn hooked(number: c_long, [a, b, c, d, e, f]: [usize; 6]) -> Option<c_lon
             libc::SYS_execve => exec::execve(a as _, b as _, c as _).into(),
             libc::SYS_execveat => exec::execveat(one, b as _, c as _, d as _, e as c_int).into(),
             libc::SYS_exit_group => processes::_exit(one),
+            libc::SYS_kill => deaths::kill(one, b as c_int).into(),
             // A ring would act on our descriptors behind our back.
             libc::SYS_io_uring_setup if process().options.io_uring == 0 => fail(Errno::NOSYS).into(),
             // The child goes on with this stack, or with one of its own, of which nothing is known here.

@@ -16,20 +16,20 @@ use super::contexts::at;
 use super::family::{ALL_SIGNALS_BUT_LIBCS, REQUEST_LEN, ends, request};
 use super::handover::{shut_beforehand, to_file};
 use crate::kernel::{self, now};
-use crate::socket::{Arrival, Side, SocketId};
+use crate::socket::{Arrival, SocketId};
 use crate::sys;
 use crate::table::{self, Entry};
 
 /// How long the other process may take to answer.
 const PATIENCE: Duration = Duration::from_secs(2);
 /// The connection of which nobody speaks.
-const NOWHERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
+pub(super) const NOWHERE: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
 /// What is said about a connection, and its ends as who says it sees them.
 const NOTE_LEN: usize = 1 + REQUEST_LEN;
 
 /// What is said.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Verb {
+pub(super) enum Verb {
     /// The connection is to be the kernel's: give your end.
     Ask = 1,
     /// Here it is, as a [`PairEnd`]. What became of it will be told.
@@ -268,15 +268,43 @@ impl Process {
         self.within_host.asked.push(Asked { whom: peer, local, remote, answer: None });
         self.tell(peer, Verb::Ask, local, remote, &[]);
         self.wait_for_words(PATIENCE, |process| {
-            process.within_host.asked.iter().any(|asked| is_it(asked) && asked.answer.is_some())
+            let is_answered = |asked: &Asked| is_it(asked) && asked.answer.is_some();
+            process.within_host.asked.iter().any(is_answered) || process.has_left(peer)
         });
         let asked = &mut self.within_host.asked;
         let place = asked.iter().position(is_it)?;
-        asked.swap_remove(place).answer
+        let answer = asked.swap_remove(place).answer;
+        answer.or_else(|| self.is_gone(peer).then_some(Reply::Gone))
+    }
+
+    /// Whether another process will say nothing any more.
+    fn has_left(&mut self, peer: [u8; 6]) -> bool {
+        self.loopback().is_none_or(|loopback| loopback.has_left(peer))
+    }
+
+    /// Whether another process has gone. What it sent before has been taken then, and its connections have ended.
+    fn is_gone(&mut self, peer: [u8; 6]) -> bool {
+        const PAUSE_US: u64 = 1_000;
+        if !self.has_left(peer) {
+            return false;
+        }
+        let end = now() + PATIENCE;
+        // It lets go of the words before the frames: the kernel closes one descriptor after the other.
+        while now() < end {
+            while self.pump() > 0 {}
+            let Some(loopback) = self.loopback() else { return true };
+            loopback.check_peers();
+            if loopback.other_end(peer).is_none() {
+                self.pump();
+                return true;
+            }
+            let _ = sys::poll(&mut [], Some(PAUSE_US), sys::handlers_run());
+        }
+        false
     }
 
     /// Hears and answers, with the lock held, until `is_over` or too much time has passed.
-    fn wait_for_words(&mut self, patience: Duration, is_over: impl Fn(&Self) -> bool) {
+    fn wait_for_words(&mut self, patience: Duration, is_over: impl Fn(&mut Self) -> bool) {
         let end = now() + patience;
         loop {
             self.hear_words();
@@ -294,7 +322,7 @@ impl Process {
     }
 
     /// Who does not hear it has gone, or will not answer.
-    fn tell(
+    pub(super) fn tell(
         &mut self,
         peer: [u8; 6],
         verb: Verb,
@@ -306,7 +334,7 @@ impl Process {
     }
 
     /// As [`Process::tell`]. False if nobody will hear it.
-    fn can_tell(
+    pub(super) fn can_tell(
         &mut self,
         peer: [u8; 6],
         verb: Verb,
@@ -376,60 +404,6 @@ impl Process {
                     });
                 }
             }
-        }
-    }
-
-    /// Asks every other process that listens at `local` whether it would have a connection that waits there. Who would says so later
-    /// ([`Process::give_to_willing`]): nobody waits for it, least of all with the lock in his hands.
-    pub(super) fn offer_to_neighbors(&mut self, local: SocketAddr) {
-        let Some(loopback) = self.loopback() else { return };
-        let neighbors = loopback.others_at(local);
-        self.within_host.offered.clear();
-        for neighbor in neighbors {
-            self.within_host.offered.push((neighbor, local));
-            self.tell(neighbor, Verb::Offer, NOWHERE, local, &[]);
-        }
-    }
-
-    /// Neighbours that were asked have threads which wait to accept: each gets the connection that has waited longest there, and is asked
-    /// whether it would have another one.
-    pub(super) fn give_to_willing(&mut self) {
-        for (neighbor, local) in core::mem::take(&mut self.within_host.willing) {
-            if self.sleepers.acceptors() == 0 && self.give_oldest(neighbor, local) {
-                self.look_at_queues_soon();
-                self.tell(neighbor, Verb::Offer, NOWHERE, local, &[]);
-            }
-        }
-    }
-
-    fn give_oldest(&mut self, neighbor: [u8; 6], local: SocketAddr) -> bool {
-        if let Some((listener, _)) = self.stack.waiting_arrival(Side::Loopback).filter(|&(_, at)| at == local)
-        {
-            return self.give_arrival(listener, |process, &Arrival { descriptor, remote }| {
-                process.can_tell(neighbor, Verb::Accept, remote, local, &[kernel::borrow(descriptor)])
-            });
-        }
-        let oldest = self.stack.oldest_queued(Side::Loopback).filter(|&(.., at)| at == local);
-        let Some((listener, id, _)) = oldest else { return false };
-        let gives = self.hand_over_within_host(id, Some(Heir::Neighbor(neighbor, local))).is_ok();
-        if gives {
-            self.stack.unqueue(listener, id);
-            self.statistics.given_away += 1;
-        }
-        gives
-    }
-
-    /// A connection that another process gave, since its own threads are busy.
-    fn accept_given(&mut self, local: SocketAddr, remote: SocketAddr, socket: OwnedFd) {
-        let descriptor = kernel::move_up(socket).into_raw_fd();
-        if self.stack.arrive(local, Arrival { descriptor, remote }) {
-            // Not the program's until it accepts it.
-            table::enter(descriptor, Entry::Internal);
-        } else {
-            // The listener was closed meanwhile: it is reset, as those that wait there.
-            let socket = kernel::borrow(descriptor);
-            let _ = rustix::net::sockopt::set_socket_linger(socket, Some(Duration::ZERO));
-            sys::close(descriptor);
         }
     }
 

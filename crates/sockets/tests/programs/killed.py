@@ -2,10 +2,12 @@
 
 serve HOST...: each answers what it reads with its number, and ends in good order when it reads "end".
 connect HOST PORT: each opens a connection, says its number, and waits.
+answer HOST HOW: one process answers what it reads, and ends itself at once: HOW is abort, kill or raise.
 """
 
 import os
 import selectors
+import signal
 import socket
 import sys
 
@@ -45,6 +47,28 @@ def connect(host, port):
     connection.recv(1)
 
 
+def answer(host, how):
+    selector = selectors.DefaultSelector()
+    listener = listen(host)
+    selector.register(listener, selectors.EVENT_READ)
+    client = None
+    while True:
+        for key, _ in selector.select():
+            if key.fileobj is listener:
+                client = listener.accept()[0]
+                selector.register(client, selectors.EVENT_READ)
+            elif client.recv(100):
+                client.sendall(b"the answer")
+                if how == "abort":
+                    os.abort()
+                elif how == "kill":
+                    os.kill(os.getpid(), signal.SIGKILL)
+                else:
+                    signal.raise_signal(signal.SIGTERM)
+
+
+if sys.argv[1] == "answer":
+    answer(*sys.argv[2:])
 listeners = [listen(host) for host in sys.argv[2:]] if sys.argv[1] == "serve" else []
 for _ in range(2):
     child = os.fork()
