@@ -112,6 +112,13 @@ pub(crate) struct HandlersRun {
     interruptions: u32,
 }
 
+impl HandlersRun {
+    /// The call has gone on after each handler that restarts calls: those that ran so far say nothing any more.
+    pub(crate) fn restarted(self) -> HandlersRun {
+        HandlersRun { signals: handlers_run().signals, ..self }
+    }
+}
+
 /// Notes where a call that a signal may interrupt begins.
 pub(crate) fn handlers_run() -> HandlersRun {
     sleep_control(|sleep_control| HandlersRun {

@@ -1,6 +1,6 @@
 //! Sequences about calls that wait, which differed once and must not again, as in [`super::found`].
 
-pub(crate) const WAITS: [(&str, &str); 5] = [
+pub(crate) const WAITS: [(&str, &str); 8] = [
     (
         "seed 40009005: who peeks for all of it does so also when the connection is handed over and the descriptor closed",
         "v4\n\
@@ -96,5 +96,51 @@ pub(crate) const WAITS: [(&str, &str); 5] = [
          M select a e -\n\
          L select a e +\n\
          L select a rwe 0",
+    ),
+    (
+        "seed 84005109: a signal ends a call that has seen a part, although its handler restarts calls",
+        "v4\n\
+         L socket a b\n\
+         L bind a 0\n\
+         L listen a 8\n\
+         L poll a I 0\n\
+         R socket a b\n\
+         R connect a 0\n\
+         L accept a b b\n\
+         L thread\n\
+         R send a 10 d\n\
+         M recv b 5000 pw\n\
+         L kick M r",
+    ),
+    (
+        "that has read a part, and not one that has read nothing",
+        "v4\n\
+         L socket a b\n\
+         L bind a 0\n\
+         L listen a 8\n\
+         L poll a I 0\n\
+         R socket a b\n\
+         R connect a 0\n\
+         L accept a b b\n\
+         L thread\n\
+         M recv b 5000 w\n\
+         L kick M r\n\
+         R send a 10 d\n\
+         L kick M r",
+    ),
+    (
+        "that has written a part",
+        "v4\n\
+         L socket a b\n\
+         L bind a 0\n\
+         L listen a 8\n\
+         L poll a I 0\n\
+         R socket a b\n\
+         R connect a 0\n\
+         L accept a b b\n\
+         L thread\n\
+         M send b 3000000 -\n\
+         L kick M r\n\
+         R drain a",
     ),
 ];

@@ -22,13 +22,25 @@ use crate::table::{self, Entry};
 pub(super) struct Patience {
     started: Instant,
     timeout: Option<Duration>,
+    /// Something has been read, seen or written already: a signal ends the call with that, although its handler restarts calls.
+    has_part: bool,
 }
 
 impl Patience {
     pub(super) fn begin(process: &Process, id: SocketId, reading: bool) -> Patience {
         let settings = &process.stack.socket(id).settings;
         let timeout = if reading { settings.receive_timeout } else { settings.send_timeout };
-        Patience { started: now(), timeout }
+        Patience { started: now(), timeout, has_part: false }
+    }
+
+    /// The same, of a call that has done so many bytes.
+    pub(super) fn with(self, done: usize) -> Patience {
+        Patience { has_part: done > 0, ..self }
+    }
+
+    /// A signal whose handler restarts calls does not end this one (signal(7)).
+    fn restarts(self) -> bool {
+        self.timeout.is_none() && !self.has_part
     }
 }
 
@@ -116,7 +128,7 @@ impl Rest {
     }
 
     /// Peeks until there is all of it, or the end. What is there already is no news to poll(): it is looked for more now and then.
-    fn peek_all(&self, Patience { started, timeout }: Patience, target: Target<'_>) -> Answer<usize> {
+    fn peek_all(&self, Patience { started, timeout, .. }: Patience, target: Target<'_>) -> Answer<usize> {
         const NOW_AND_THEN_US: u64 = 10_000;
         before_kernel_wait();
         let deadline = timeout.map(|timeout| started + timeout);
@@ -144,7 +156,7 @@ impl Rest {
         &self,
         answer: Answer<usize>,
         events: i16,
-        Patience { started, timeout }: Patience,
+        Patience { started, timeout, .. }: Patience,
         mut done: usize,
         mut step: impl FnMut(usize) -> Result<usize, Errno>,
     ) -> Answer<usize> {
@@ -186,16 +198,16 @@ pub(super) fn wait_for(
     (id, descriptor): (SocketId, i32),
     hold: &mut Hold,
     seen: Option<usize>,
-    Patience { started, timeout }: Patience,
-    since: HandlersRun,
+    patience: Patience,
+    since: &mut HandlersRun,
 ) -> Result<Guard<'static, Process>, Answer<usize>> {
     guard.leaves_event_loop();
+    let (Patience { started, timeout, .. }, restarts) = (patience, patience.restarts());
     let spin = spin_until(&guard, if seen.is_some() { Waiting::Receive } else { Waiting::Send }, started);
     let deadline = timeout.map(|timeout| started + timeout);
     loop {
         hold.begin(&mut guard, id);
-        let (next, woken) =
-            wait(guard, For::Sockets(&[id]), &mut [], deadline, spin, since, timeout.is_none());
+        let (next, woken) = wait(guard, For::Sockets(&[id]), &mut [], deadline, spin, *since, restarts);
         guard = next;
         let is_open = table::lookup(descriptor) == Entry::Socket(id);
         let is_there = hold.resume(&mut guard, id, is_open);
@@ -209,7 +221,7 @@ pub(super) fn wait_for(
             Woken::Interrupted => return Err(Answer::error(Errno::INTR)),
             Woken::TimedOut => return Err(Answer::error(Errno::AGAIN)),
             // A handler ran, and the descriptor is not what it was: as long as it may restart the call, the kernel says what it is now.
-            Woken::Look if !is_there && sys::interrupted(since, timeout.is_none()) => {
+            Woken::Look if !is_there && sys::interrupted(*since, restarts) => {
                 return Err(Answer::error(Errno::INTR));
             }
             // Another thread has handed the connection over.
@@ -217,6 +229,9 @@ pub(super) fn wait_for(
             // Another thread has ended it by connect() to AF_UNSPEC (sk_wait_event() in include/net/sock.h).
             Woken::Look if guard.stack.socket(id).disconnected => return Err(Answer::error(Errno::PIPE)),
             Woken::Look => {}
+        }
+        if restarts {
+            *since = since.restarted();
         }
         guard.pump();
         if seen.is_none() || !guard.stack.has_too_little(id) {
