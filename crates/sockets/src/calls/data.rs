@@ -61,7 +61,7 @@ pub(crate) fn receive(descriptor: i32, target: Target<'_>, flags: i32, most: usi
         return Answer::error(Errno::AGAIN);
     }
     guard.stack.socket_mut(id).catch_up();
-    let mut since = sys::handlers_run();
+    let since = sys::handlers_run();
     let (wanted, plausible) = (target.length(), target.is_plausible());
     if !plausible && !target.is_possible() {
         return Answer::error(Errno::FAULT);
@@ -107,18 +107,11 @@ pub(crate) fn receive(descriptor: i32, target: Target<'_>, flags: i32, most: usi
                     return Answer::ok(done);
                 }
                 if peek {
-                    let patience = *patience.get_or_insert_with(|| Patience::begin(&guard, id, true));
+                    let patience = patience.get_or_insert_with(|| Patience::begin(&guard, id, true, since));
                     let seen = Some(done);
-                    guard = match wait_for(
-                        guard,
-                        (id, descriptor),
-                        &mut hold,
-                        seen,
-                        patience.with(done),
-                        &mut since,
-                    ) {
+                    guard = match wait_for(guard, (id, descriptor), &mut hold, seen, patience.after(done)) {
                         Ok(guard) => guard,
-                        Err(answer) => return rest.of(&hold).receive(answer, patience, target, done),
+                        Err(answer) => return rest.of(&hold).receive(answer, *patience, target, done),
                     };
                 }
             }
@@ -138,17 +131,10 @@ pub(crate) fn receive(descriptor: i32, target: Target<'_>, flags: i32, most: usi
                 if nonblocking {
                     return Answer::error(Errno::AGAIN);
                 }
-                let patience = *patience.get_or_insert_with(|| Patience::begin(&guard, id, true));
-                guard = match wait_for(
-                    guard,
-                    (id, descriptor),
-                    &mut hold,
-                    Some(0),
-                    patience.with(done),
-                    &mut since,
-                ) {
+                let patience = patience.get_or_insert_with(|| Patience::begin(&guard, id, true, since));
+                guard = match wait_for(guard, (id, descriptor), &mut hold, Some(0), patience.after(done)) {
                     Ok(guard) => guard,
-                    Err(answer) => return rest.of(&hold).receive(answer, patience, target, done),
+                    Err(answer) => return rest.of(&hold).receive(answer, *patience, target, done),
                 };
             }
             Err(_) if done > 0 => return done_in_part(&mut guard, id, pending, done),
@@ -207,7 +193,7 @@ pub(crate) fn send(descriptor: i32, source: Source<'_>, flags: i32) -> Answer<us
         };
     }
     guard.keep_up();
-    let mut since = sys::handlers_run();
+    let since = sys::handlers_run();
     let (wanted, plausible) = (source.length(), source.is_plausible());
     if wanted > 0 {
         guard.stack.more_follows(id, flags & libc::MSG_MORE != 0);
@@ -253,13 +239,11 @@ pub(crate) fn send(descriptor: i32, source: Source<'_>, flags: i32) -> Answer<us
                 if guard.stack.level(id) & crate::interest::bits::OUT != 0 {
                     continue;
                 }
-                let patience = *patience.get_or_insert_with(|| Patience::begin(&guard, id, false));
-                guard =
-                    match wait_for(guard, (id, descriptor), &mut hold, None, patience.with(done), &mut since)
-                    {
-                        Ok(guard) => guard,
-                        Err(answer) => return rest.of(&hold).send(answer, patience, source, done),
-                    };
+                let patience = patience.get_or_insert_with(|| Patience::begin(&guard, id, false, since));
+                guard = match wait_for(guard, (id, descriptor), &mut hold, None, patience.after(done)) {
+                    Ok(guard) => guard,
+                    Err(answer) => return rest.of(&hold).send(answer, *patience, source, done),
+                };
             }
             Err(_) if done > 0 => return done_in_part(&mut guard, id, pending, done),
             Err(Errno::PIPE) => {
@@ -326,7 +310,7 @@ fn send_from(
     if !is_connection(&guard, id) {
         return Answer::Kernel;
     }
-    let mut since = sys::handlers_run();
+    let since = sys::handlers_run();
     let nonblocking = dont_wait || guard.stack.socket(id).nonblocking;
     let mut done = 0;
     let mut patience = None;
@@ -345,16 +329,14 @@ fn send_from(
                 if guard.stack.level(id) & crate::interest::bits::OUT != 0 {
                     continue;
                 }
-                let patience = *patience.get_or_insert_with(|| Patience::begin(&guard, id, false));
-                guard =
-                    match wait_for(guard, (id, descriptor), &mut hold, None, patience.with(done), &mut since)
-                    {
-                        Ok(guard) => guard,
-                        Err(_) if done > 0 => return Answer::ok(done),
-                        // What the number is now is another file's.
-                        Err(_) if hold.elsewhere().is_some() => return Answer::error(CLOSED),
-                        Err(answer) => return ends_waiting(descriptor, answer, 0),
-                    };
+                let patience = patience.get_or_insert_with(|| Patience::begin(&guard, id, false, since));
+                guard = match wait_for(guard, (id, descriptor), &mut hold, None, patience.after(done)) {
+                    Ok(guard) => guard,
+                    Err(_) if done > 0 => return Answer::ok(done),
+                    // What the number is now is another file's.
+                    Err(_) if hold.elsewhere().is_some() => return Answer::error(CLOSED),
+                    Err(answer) => return ends_waiting(descriptor, answer, 0),
+                };
             }
             Err(error) => break Err(error),
         }

@@ -24,22 +24,25 @@ pub(super) struct Patience {
     timeout: Option<Duration>,
     /// Something has been read, seen or written already: a signal ends the call with that, although its handler restarts calls.
     has_part: bool,
+    /// Handlers that have run and do not end the call.
+    since: HandlersRun,
 }
 
 impl Patience {
-    pub(super) fn begin(process: &Process, id: SocketId, reading: bool) -> Patience {
+    pub(super) fn begin(process: &Process, id: SocketId, reading: bool, since: HandlersRun) -> Patience {
         let settings = &process.stack.socket(id).settings;
         let timeout = if reading { settings.receive_timeout } else { settings.send_timeout };
-        Patience { started: now(), timeout, has_part: false }
+        Patience { started: now(), timeout, has_part: false, since }
     }
 
-    /// The same, of a call that has done so many bytes.
-    pub(super) fn with(self, done: usize) -> Patience {
-        Patience { has_part: done > 0, ..self }
+    /// The call has done so many bytes now.
+    pub(super) fn after(&mut self, done: usize) -> &mut Patience {
+        self.has_part = done > 0;
+        self
     }
 
     /// A signal whose handler restarts calls does not end this one (signal(7)).
-    fn restarts(self) -> bool {
+    fn restarts(&self) -> bool {
         self.timeout.is_none() && !self.has_part
     }
 }
@@ -198,16 +201,16 @@ pub(super) fn wait_for(
     (id, descriptor): (SocketId, i32),
     hold: &mut Hold,
     seen: Option<usize>,
-    patience: Patience,
-    since: &mut HandlersRun,
+    patience: &mut Patience,
 ) -> Result<Guard<'static, Process>, Answer<usize>> {
     guard.leaves_event_loop();
-    let (Patience { started, timeout, .. }, restarts) = (patience, patience.restarts());
+    let (Patience { started, timeout, .. }, restarts) = (*patience, patience.restarts());
     let spin = spin_until(&guard, if seen.is_some() { Waiting::Receive } else { Waiting::Send }, started);
     let deadline = timeout.map(|timeout| started + timeout);
     loop {
         hold.begin(&mut guard, id);
-        let (next, woken) = wait(guard, For::Sockets(&[id]), &mut [], deadline, spin, *since, restarts);
+        let (next, woken) =
+            wait(guard, For::Sockets(&[id]), &mut [], deadline, spin, patience.since, restarts);
         guard = next;
         let is_open = table::lookup(descriptor) == Entry::Socket(id);
         let is_there = hold.resume(&mut guard, id, is_open);
@@ -221,7 +224,7 @@ pub(super) fn wait_for(
             Woken::Interrupted => return Err(Answer::error(Errno::INTR)),
             Woken::TimedOut => return Err(Answer::error(Errno::AGAIN)),
             // A handler ran, and the descriptor is not what it was: as long as it may restart the call, the kernel says what it is now.
-            Woken::Look if !is_there && sys::interrupted(*since, restarts) => {
+            Woken::Look if !is_there && sys::interrupted(patience.since, restarts) => {
                 return Err(Answer::error(Errno::INTR));
             }
             // Another thread has handed the connection over.
@@ -231,7 +234,7 @@ pub(super) fn wait_for(
             Woken::Look => {}
         }
         if restarts {
-            *since = since.restarted();
+            patience.since = patience.since.restarted();
         }
         guard.pump();
         if seen.is_none() || !guard.stack.has_too_little(id) {
