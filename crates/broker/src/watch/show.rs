@@ -35,7 +35,7 @@ impl Show {
     }
 
     /// Makes the doorbell quiet again.
-    pub fn hush(&self) {
+    pub fn silence_doorbell(&self) {
         let _ = rustix::io::read(&self.doorbell, &mut [0_u8; 8]);
     }
 

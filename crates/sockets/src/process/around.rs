@@ -6,7 +6,7 @@ use overfly_engine::Instant;
 use overfly_link::Link;
 use rustix::thread::futex;
 
-use super::background::ring_bell;
+use super::background::wake_background;
 use super::kernel_set::KernelSets;
 use super::loopback::WithinHost;
 use super::stalled::Stalled;
@@ -129,8 +129,8 @@ impl World for Around<'_> {
         self.timers.silence(timer);
     }
 
-    fn ring_bell(&mut self) {
-        ring_bell();
+    fn wake_background(&mut self) {
+        wake_background();
     }
 }
 

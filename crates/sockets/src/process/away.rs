@@ -18,7 +18,7 @@ use overfly_engine::{Config, Instant};
 use overfly_wire::MacAddr;
 use rustix::net::SocketFlags;
 
-use super::background::ring_bell;
+use super::background::wake_background;
 use super::handover::to_file;
 use super::sleep::readable;
 use super::{Process, bound, kernel, now, socket_descriptor, sys, table};
@@ -89,7 +89,7 @@ impl Process {
     #[cold]
     pub(crate) fn hear_broker(&mut self) -> bool {
         self.session.heard = self.pumped;
-        self.take_gifts();
+        self.take_given_connections();
         let Some(parting) = self.session.client.as_ref().and_then(Client::parting) else { return false };
         if !self.session.may_return() {
             return false;
@@ -120,7 +120,7 @@ impl Process {
         self.session.away = Some(Away::begin());
         // Nobody sleeps on what is closed.
         self.wake_set(None);
-        ring_bell();
+        wake_background();
     }
 
     /// Has the kernel go on with all that the network has here.
@@ -198,7 +198,7 @@ impl Process {
         self.settle();
         self.watch_everywhere();
         let network = self.stack.transport(Side::Network).map_or_else(Vec::new, AnyLink::numbers);
-        let private = self.broker_descriptor().into_iter().chain(self.bell());
+        let private = self.broker_descriptor().into_iter().chain(self.watch_doorbell());
         // The broker may have them open still: by themselves they would not leave.
         for descriptor in private.chain(network.iter().copied()) {
             self.sets.prepared().for_each(|(_, set)| set.leave(descriptor));

@@ -31,13 +31,13 @@ const STACK_LEN: usize = 256 << 10;
 /// The thread runs.
 static RUNS: AtomicBool = AtomicBool::new(false);
 /// An eventfd that ends its sleep, or -1.
-static BELL: AtomicI32 = AtomicI32::new(-1);
+static WAKE_EVENT: AtomicI32 = AtomicI32::new(-1);
 
 /// The thread looks again what it is to do.
-pub(super) fn ring_bell() {
-    let bell = BELL.load(Ordering::Relaxed);
-    if bell >= 0 {
-        signal::raise(bell);
+pub(super) fn wake_background() {
+    let event = WAKE_EVENT.load(Ordering::Relaxed);
+    if event >= 0 {
+        signal::raise(event);
     }
 }
 
@@ -85,7 +85,7 @@ impl Process {
         match may_begin().and_then(|()| begin()).and_then(make) {
             Ok(_) => {
                 self.sleepers.background.is_there = true;
-                ring_bell();
+                wake_background();
             }
             Err(error) => kernel::complain(&format!(
                 "connections stand still while the program makes no calls: no thread for them ({error})"
@@ -115,7 +115,7 @@ impl Process {
         let until = world.next_look();
         let at_once = !armed || self.stack.owes();
         polled.extend(self.link_descriptors.iter().copied().map(readable));
-        polled.extend(self.broker_descriptor().into_iter().chain(self.bell()).map(readable));
+        polled.extend(self.broker_descriptor().into_iter().chain(self.watch_doorbell()).map(readable));
         self.sleepers.has_attended(self.pumped);
         if at_once { Some(now()) } else { until }
     }
@@ -137,15 +137,15 @@ fn begin() -> Result<(), String> {
     let mask = sys::set_signal_mask(ALL_SIGNALS_BUT_LIBCS);
     let begun = match signal::make() {
         None => Err("no eventfd".to_owned()),
-        Some(bell) => {
-            BELL.store(bell, Ordering::Relaxed);
+        Some(event) => {
+            WAKE_EVENT.store(event, Ordering::Relaxed);
             let thread = std::thread::Builder::new()
                 .name("overfly-softirq".to_owned())
                 .stack_size(STACK_LEN)
                 .spawn(run);
             thread.map(drop).map_err(|error| {
-                BELL.store(-1, Ordering::Relaxed);
-                signal::close(bell);
+                WAKE_EVENT.store(-1, Ordering::Relaxed);
+                signal::close(event);
                 error.to_string()
             })
         }
@@ -160,19 +160,19 @@ fn begin() -> Result<(), String> {
 /// In the child of a fork there is none.
 pub(super) fn forget_thread() {
     RUNS.store(false, Ordering::Relaxed);
-    let bell = BELL.swap(-1, Ordering::Relaxed);
-    if bell >= 0 {
-        signal::close(bell);
+    let event = WAKE_EVENT.swap(-1, Ordering::Relaxed);
+    if event >= 0 {
+        signal::close(event);
     }
 }
 
 fn run() {
-    let bell = BELL.load(Ordering::Relaxed);
+    let event = WAKE_EVENT.load(Ordering::Relaxed);
     let mut polled = Vec::new();
     loop {
         let rang = core::mem::take(&mut polled);
-        signal::lower(bell);
-        polled.push(readable(bell));
+        signal::lower(event);
+        polled.push(readable(event));
         let mut until: Option<Instant> = None;
         let mut busy = false;
         for context in contexts::all() {

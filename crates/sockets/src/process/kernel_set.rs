@@ -241,7 +241,7 @@ impl Process {
         let Some(record) = self.sets.get_mut(set) else { return };
         record.prepared = false;
         let record = *record;
-        let own = self.broker_descriptor().into_iter().chain(self.bell());
+        let own = self.broker_descriptor().into_iter().chain(self.watch_doorbell());
         own.chain(self.link_descriptors.iter().copied()).for_each(|descriptor| record.leave(descriptor));
         if record.kick >= 0 {
             record.leave(record.kick);
@@ -271,7 +271,7 @@ impl Process {
         self.wake_all_in(set);
         let record = &self.sets[set];
         if was_prepared {
-            let own = self.broker_descriptor().into_iter().chain(self.bell());
+            let own = self.broker_descriptor().into_iter().chain(self.watch_doorbell());
             own.chain(self.link_descriptors.iter().copied()).for_each(|descriptor| record.leave(descriptor));
         }
         // What wakes those who sleep in it still leaves when they do.
@@ -301,7 +301,7 @@ impl Process {
         self.sets[set].prepared = true;
         self.watch_links(set);
         let kick = self.kick_of(set);
-        for descriptor in [kick, self.broker_descriptor(), self.bell()].into_iter().flatten() {
+        for descriptor in [kick, self.broker_descriptor(), self.watch_doorbell()].into_iter().flatten() {
             let _ = self.sets[set].join(descriptor, self.private_data(descriptor));
         }
     }

@@ -33,7 +33,7 @@ impl Process {
                 loopback.unlisten(local);
             }
         }
-        self.take_gifts();
+        self.take_given_connections();
         let joined = self.stack.joined(id);
         self.stack.part(id);
         let listens = self.stack.is_listening();
@@ -154,7 +154,7 @@ impl Process {
     }
 
     /// Connections that other processes gave away.
-    pub(crate) fn take_gifts(&mut self) {
+    pub(crate) fn take_given_connections(&mut self) {
         while let Some(PassedConnection { listener, remote, socket }) =
             self.session.client.as_mut().and_then(Client::passed_connection)
         {

@@ -277,11 +277,13 @@ impl Process {
     /// a reset, say, if the program has closed it.
     #[cold]
     pub(crate) fn hear_own_end(&mut self, id: SocketId) {
+        if self.stack.socket(id).side != Side::Loopback {
+            return;
+        }
         let next_hop = self.stack.way(id).map(|(.., next_hop)| next_hop.0);
-        let is_own = self.stack.socket(id).side == Side::Loopback
-            && next_hop.is_some_and(|next_hop| {
-                self.loopback().and_then(|loopback| loopback.other_end(next_hop)) == Some(OtherEnd::Own)
-            });
+        let is_own = next_hop.is_some_and(|next_hop| {
+            self.loopback().and_then(|loopback| loopback.other_end(next_hop)) == Some(OtherEnd::Own)
+        });
         for _ in 0..if is_own { ANSWER_TURNS } else { 0 } {
             self.pump();
         }

@@ -312,12 +312,12 @@ impl Process {
             if is_over(self) || time >= end {
                 return;
             }
-            let Some(bell) = self.loopback().map(|loopback| loopback.calls_doorbell().as_raw_fd()) else {
+            let Some(doorbell) = self.loopback().map(|loopback| loopback.calls_doorbell().as_raw_fd()) else {
                 return;
             };
-            let mut bells = [libc::pollfd { fd: bell, events: libc::POLLIN, revents: 0 }];
+            let mut polled = [libc::pollfd { fd: doorbell, events: libc::POLLIN, revents: 0 }];
             let left = end.as_micros() - time.as_micros();
-            let _ = sys::poll(&mut bells, Some(left), sys::handlers_run());
+            let _ = sys::poll(&mut polled, Some(left), sys::handlers_run());
         }
     }
 
@@ -448,22 +448,23 @@ impl Process {
 
     /// There are links to other processes: the thread that answers them begins.
     pub(super) fn start_to_answer(&mut self) -> Result<(), Errno> {
-        let Some(bell) = self.loopback().map(|loopback| loopback.calls_doorbell()) else { return Ok(()) };
-        let bell = kernel::make_internal(rustix::io::fcntl_dupfd_cloexec(bell, 0)?);
+        let Some(doorbell) = self.loopback().map(|loopback| loopback.calls_doorbell()) else { return Ok(()) };
+        let doorbell = kernel::make_internal(rustix::io::fcntl_dupfd_cloexec(doorbell, 0)?);
         let context = self.context;
         let mask = sys::set_signal_mask(ALL_SIGNALS_BUT_LIBCS);
-        let thread =
-            std::thread::Builder::new().name("overfly-host".to_owned()).spawn(move || serve(&bell, context));
+        let thread = std::thread::Builder::new()
+            .name("overfly-host".to_owned())
+            .spawn(move || serve(&doorbell, context));
         sys::set_signal_mask(mask);
         thread.map(drop).map_err(|_| Errno::AGAIN)
     }
 }
 
 /// The thread.
-fn serve(bell: &OwnedFd, context: usize) {
+fn serve(doorbell: &OwnedFd, context: usize) {
     loop {
-        let mut bells = [libc::pollfd { fd: bell.as_raw_fd(), events: libc::POLLIN, revents: 0 }];
-        if sys::poll(&mut bells, None, sys::handlers_run()).is_ok() && bells[0].revents != 0 {
+        let mut polled = [libc::pollfd { fd: doorbell.as_raw_fd(), events: libc::POLLIN, revents: 0 }];
+        if sys::poll(&mut polled, None, sys::handlers_run()).is_ok() && polled[0].revents != 0 {
             let mut process = at(context);
             if !process.answers() {
                 return;

@@ -26,8 +26,8 @@ impl Process {
             let Ok(mut client) = self.take_client() else { return };
             let shown = client.show();
             self.session.client = Some(client);
-            let Ok((memory, bell)) = shown else { return };
-            self.stack.show = Show::open(&memory, kernel::make_internal(bell)).ok();
+            let Ok((memory, doorbell)) = shown else { return };
+            self.stack.show = Show::open(&memory, kernel::make_internal(doorbell)).ok();
         }
         let mut names = Vec::new();
         self.each_counter(|group, name, _| names.push(format!("{group}.{name}")));
@@ -129,10 +129,10 @@ impl Process {
         self.stack.show = Some(show);
     }
 
-    /// The bell of observers rang, and what they want has been, or will be, seen to.
-    pub(crate) fn hush(&self) {
+    /// The doorbell of observers rang, and what they want has been, or will be, seen to.
+    pub(crate) fn silence_doorbell(&self) {
         if let Some(show) = &self.stack.show {
-            show.hush();
+            show.silence_doorbell();
         }
     }
 

@@ -166,7 +166,7 @@ impl Process {
         let (signal, watches) = self.sleepers.polls(slept);
         let links = watches.then(|| {
             let links = self.link_descriptors.iter().copied();
-            links.chain(self.broker_descriptor()).chain(self.bell())
+            links.chain(self.broker_descriptor()).chain(self.watch_doorbell())
         });
         signal.into_iter().chain(links.into_iter().flatten())
     }

@@ -40,7 +40,7 @@ impl Process {
     }
 
     /// Readable when an observer wants an answer; there is none where nobody can look.
-    pub(crate) fn bell(&self) -> Option<i32> {
+    pub(crate) fn watch_doorbell(&self) -> Option<i32> {
         self.stack.show.as_ref().map(|show| show.doorbell().as_raw_fd())
     }
 
@@ -48,7 +48,7 @@ impl Process {
     pub(crate) fn private_data(&self, descriptor: i32) -> u64 {
         match Some(descriptor) {
             some if some == self.broker_descriptor() => private_broker(self.context),
-            some if some == self.bell() => private_bell(self.context),
+            some if some == self.watch_doorbell() => private_doorbell(self.context),
             _ if self.doors.contains(&descriptor) => private_doors(self.context),
             _ => PRIVATE_STACK,
         }
@@ -60,7 +60,7 @@ impl Process {
             Tag::Broker(_) => {
                 self.hear_broker();
             }
-            Tag::Doorbell(_) => self.hush(),
+            Tag::Doorbell(_) => self.silence_doorbell(),
             Tag::Doors(_) => self.stack.rang(),
             Tag::Stack | Tag::Program | Tag::Listener(_) => {}
         }
@@ -87,8 +87,8 @@ const fn private_broker(context: usize) -> u64 {
     PRIVATE | 0xffff_ff80 | context as u64
 }
 
-/// Its bell of observers.
-const fn private_bell(context: usize) -> u64 {
+/// Its doorbell of observers.
+const fn private_doorbell(context: usize) -> u64 {
     PRIVATE | 0xffff_ffc0 | context as u64
 }
 

@@ -56,7 +56,7 @@ impl Background {
     #[inline]
     pub(crate) fn stand_back(&mut self, world: &mut impl World) {
         if core::mem::take(&mut self.watches) {
-            world.ring_bell();
+            world.wake_background();
         }
     }
 

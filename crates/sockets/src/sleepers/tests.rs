@@ -32,7 +32,7 @@ struct Plain {
     /// When the timers ring, and whether they have rung.
     rings_us: [Option<u64>; 2],
     rang: [bool; 2],
-    bell: bool,
+    background_woken: bool,
     /// Futexes that were woken.
     called: usize,
     no_signals: bool,
@@ -191,8 +191,8 @@ impl World for Plain {
         self.rang[timer as usize] = false;
     }
 
-    fn ring_bell(&mut self) {
-        self.bell = true;
+    fn wake_background(&mut self) {
+        self.background_woken = true;
     }
 }
 
@@ -459,17 +459,17 @@ fn where_nobody_sleeps_a_thread_takes_the_programs_place_after_a_while() {
     assert!(world.rang[timer] && sleepers.attend(&mut world));
     sleepers.has_attended(world.looked());
     releases(&mut sleepers, &mut world);
-    assert!(!world.bell && world.rings_us[timer].is_none());
+    assert!(!world.background_woken && world.rings_us[timer].is_none());
     // Who comes and leaves takes its place, and sets the timer.
     pumps(&mut sleepers, &mut world);
     releases(&mut sleepers, &mut world);
-    assert!(world.bell && world.rings_us[timer].is_some() && !sleepers.attend(&mut world));
+    assert!(world.background_woken && world.rings_us[timer].is_some() && !sleepers.attend(&mut world));
     // So does who sleeps, and sets none.
     world.pass(RELIEF);
     assert!(sleepers.attend(&mut world));
-    world.bell = false;
+    world.background_woken = false;
     sleeps_in(&mut sleepers, &mut world, 0);
-    assert!(world.bell && world.rings_us[timer].is_none() && !sleepers.attend(&mut world));
+    assert!(world.background_woken && world.rings_us[timer].is_none() && !sleepers.attend(&mut world));
 }
 
 #[test]

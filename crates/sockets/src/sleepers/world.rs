@@ -65,5 +65,5 @@ pub(crate) trait World {
     /// It has rung, and is readable no more.
     fn silence(&mut self, timer: Timer);
     /// The library's own thread looks again what it is to do.
-    fn ring_bell(&mut self);
+    fn wake_background(&mut self);
 }

@@ -25,7 +25,7 @@ pub(crate) struct Joined {
     outbound: Frames,
     buffer: Vec<u8>,
     /// Eventfds: what says that there are frames, here and at the other end.
-    bell: Arc<OwnedFd>,
+    doorbell: Arc<OwnedFd>,
     others: Arc<OwnedFd>,
 }
 
@@ -33,15 +33,16 @@ impl Joined {
     /// Both ends.
     pub(super) fn cable() -> [Joined; 2] {
         let (there, back) = (Frames::default(), Frames::default());
-        let bell = || Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap());
-        let (here, away) = (bell(), bell());
-        let end = |inbound: &Frames, outbound: &Frames, bell: &Arc<OwnedFd>, others: &Arc<OwnedFd>| Joined {
-            inbound: Arc::clone(inbound),
-            outbound: Arc::clone(outbound),
-            buffer: vec![0; 2048],
-            bell: Arc::clone(bell),
-            others: Arc::clone(others),
-        };
+        let doorbell = || Arc::new(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap());
+        let (here, away) = (doorbell(), doorbell());
+        let end =
+            |inbound: &Frames, outbound: &Frames, doorbell: &Arc<OwnedFd>, others: &Arc<OwnedFd>| Joined {
+                inbound: Arc::clone(inbound),
+                outbound: Arc::clone(outbound),
+                buffer: vec![0; 2048],
+                doorbell: Arc::clone(doorbell),
+                others: Arc::clone(others),
+            };
         [end(&there, &back, &here, &away), end(&back, &there, &away, &here)]
     }
 }
@@ -68,12 +69,12 @@ impl Link for Joined {
     fn flush(&mut self) {}
 
     fn arm(&mut self) -> bool {
-        let _ = rustix::io::read(&self.bell, &mut [0; 8]);
+        let _ = rustix::io::read(&self.doorbell, &mut [0; 8]);
         self.inbound.lock().unwrap().is_empty()
     }
 
     fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        core::iter::once(self.bell.as_fd())
+        core::iter::once(self.doorbell.as_fd())
     }
 
     fn each_counter(&self, _: Each<'_>) {}

@@ -138,7 +138,7 @@ impl Run {
     fn background_may_run(&self) -> bool {
         self.sleepers.background.is_there
             && (self.world.rang[Timer::Background as usize]
-                || self.world.bell
+                || self.world.background_woken
                 || self
                     .background_us
                     .is_some_and(|background_us| background_us <= self.world.time_us || self.world.readable))
@@ -266,7 +266,7 @@ impl Run {
 
     /// The library's own thread looks.
     fn run_background(&mut self) {
-        (self.world.bell, self.background_us) = (false, None);
+        (self.world.background_woken, self.background_us) = (false, None);
         if !self.sleepers.attend(&mut self.world) {
             return self.release();
         }
