@@ -73,7 +73,7 @@ fn sources(folder: &Path, found: &mut Vec<(String, String)>) {
 }
 
 /// Options that code outside of the table names, by file, and why.
-const BESIDE_THE_TABLE: [(&str, &[&str], &str); 8] = [
+const BESIDE_THE_TABLE: [(&str, &[&str], &str); 9] = [
     ("calls/options.rs", &["SO_SNDTIMEO"], "which of two time-outs the kernel's socket says too little of"),
     (
         "hooks/ancillary.rs",
@@ -94,8 +94,13 @@ const BESIDE_THE_TABLE: [(&str, &[&str], &str); 8] = [
     ("hooks/options.rs", &["SO_ERROR"], "a UDP socket may have an error of its own, else the kernel's"),
     (
         "kernel.rs",
-        &["IP_BIND_ADDRESS_NO_PORT", "SO_BINDTOIFINDEX", "TCP_INFO", "TCP_REPAIR"],
+        &["IP_BIND_ADDRESS_NO_PORT", "SO_BINDTOIFINDEX", "TCP_INFO"],
         "what the library itself asks the kernel's socket",
+    ),
+    (
+        "kernel/connection.rs",
+        &["IP_RETOPTS", "TCP_INFO", "TCP_REPAIR"],
+        "what the library itself asks the kernel's socket, and keeps in it",
     ),
     ("options/backing.rs", &["SO_RCVBUF", "SO_SNDBUF", "TCP_CONGESTION", "TCP_MAXSEG"], "a fresh socket's"),
     ("options/info.rs", &["TCP_INFO"], "how long the kernel's is"),

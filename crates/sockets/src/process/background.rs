@@ -109,6 +109,7 @@ impl Process {
         if let Some(link) = self.stack.transport_mut(Side::Network) {
             link.look_unseen(false);
         }
+        self.hand_over_urgent();
         self.tell_sleepers();
         let (sleepers, mut world) = self.machine();
         let armed = sleepers.arm(&mut world);

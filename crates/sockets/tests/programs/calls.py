@@ -745,6 +745,23 @@ def urgent_data():
 
 
 @test
+def urgent_data_signals_a_process_that_makes_no_calls():
+    heard = []
+    signal.signal(signal.SIGURG, lambda *_: heard.append(True))
+    for make in accepted, connected:
+        c = make("take(1); s.send(b'!', socket.MSG_OOB); take(1)")
+        fcntl.fcntl(c, fcntl.F_SETOWN, os.getpid())
+        c.send(b"x")
+        heard.clear()
+        end = time.monotonic() + 10
+        while not heard and time.monotonic() < end:
+            time.sleep(0.05)
+        assert heard
+        assert c.recv(1, socket.MSG_OOB) == b"!"
+    signal.signal(signal.SIGURG, signal.SIG_DFL)
+
+
+@test
 def urgent_data_that_comes():
     """Not in the stream: the kernel goes on with the connection, before or after it was accepted."""
     for make in accepted, connected:
