@@ -13,7 +13,7 @@ use overfly_tests::measured::Rounds;
 use overfly_tests::{ROOT, Server, eventually, overfly};
 use serde_json::Value;
 
-const USAGE: &str = "usage: cargo xtask bulk [--repeats N] [--seconds N]";
+const USAGE: &str = "usage: cargo xtask bulk [--row TEXT] [--repeats N] [--seconds N]";
 const SERVER_CPU: usize = 0;
 const CLIENT_CPU: usize = 1;
 const CONNECTIONS: &str = "64";
@@ -53,7 +53,11 @@ enum Row {
 }
 
 fn main() -> ExitCode {
-    let Some(rounds) = Rounds::parse(std::env::args().skip(1)) else {
+    let mut words: Vec<String> = std::env::args().skip(1).collect();
+    // Only rows whose first words have this.
+    let row = words.iter().position(|word| word == "--row").filter(|at| at + 1 < words.len());
+    let wanted = row.and_then(|at| words.drain(at..at + 2).next_back()).unwrap_or_default();
+    let Some(rounds) = Rounds::parse(words.into_iter()) else {
         eprintln!("bulk: {USAGE}");
         return ExitCode::from(2);
     };
@@ -67,6 +71,9 @@ fn main() -> ExitCode {
     let values = VALUES.into_iter().flat_map(|bytes| clients.map(|client| Row::Memcached { bytes, client }));
     let iperf = [true, false].map(|server_sends| Row::Iperf { server_sends });
     for row in iperf.into_iter().chain([Row::BothEnds, Row::Beside]).chain(nginx).chain(values) {
+        if !row.words().0.contains(&wanted) {
+            continue;
+        }
         let mut figures = [const { Vec::new() }; WAYS.len()];
         for repeat in 0..rounds.repeats {
             // Each is first, and last, as often as the others.
@@ -127,7 +134,7 @@ impl Row {
 /// Requests a second that a server answers, which is stopped then.
 fn requests_per_s(lab: &Lab, server: Server, client: &str, url: &str, seconds: &str) -> f64 {
     let words = ["-c", CONNECTIONS, "-d", &format!("{seconds}s")];
-    let report = load(lab, client, url, &words).expect("the generator's report");
+    let report = load(lab, client, url, &words).unwrap_or_else(|why| panic!("the generator: {why}"));
     server.stop();
     assert_eq!(report["failed_total"], 0, "{report}");
     report["requests_per_s"].as_f64().expect("a figure")
@@ -184,7 +191,7 @@ fn memcached(lab: &Lab, way: Way) -> Server {
     );
     eventually("memcached has its values", || {
         let output = lab.command("server", "bash").args(["-c", &put]).output();
-        output.is_ok_and(|output| output.stdout.split(|&byte| byte == b'\n').count() > VALUES.len())
+        output.is_ok_and(|output| output.stdout == b"STORED\r\n".repeat(VALUES.len()))
     });
     server
 }
@@ -202,12 +209,12 @@ fn nginx(lab: &Lab, way: Way, profile: &str) -> Server {
     }
     let words = ["nginx", "-e", "stderr", "-c", &format!("{ROOT}/nginx.conf")];
     let server = Server::spawn(carried(lab, "server", way, profile, &words));
-    eventually("nginx answers", || load(lab, "kernel", &file(0), &["-n", "1", "-c", "1"]).is_some());
+    eventually("nginx answers", || load(lab, "kernel", &file(0), &["-n", "1", "-c", "1"]).is_ok());
     server
 }
 
-/// What `overfly load http` reports.
-fn load(lab: &Lab, link: &str, url: &str, words: &[&str]) -> Option<Value> {
+/// What `overfly load http` reports, or what it complained of.
+fn load(lab: &Lab, link: &str, url: &str, words: &[&str]) -> Result<Value, String> {
     let cpu = CLIENT_CPU.to_string();
     let mut command = lab.command("client", overfly());
     command.args([
@@ -222,7 +229,11 @@ fn load(lab: &Lab, link: &str, url: &str, words: &[&str]) -> Option<Value> {
     if link == TOGETHER {
         command.args(["--receive-offload", "segments"]);
     }
-    command.args(words).arg(url).stdin(Stdio::null()).stderr(Stdio::null());
-    let output = command.output().ok()?;
-    output.status.success().then(|| serde_json::from_slice(&output.stdout).ok())?
+    let output =
+        command.args(words).arg(url).stdin(Stdio::null()).output().map_err(|error| error.to_string())?;
+    if !output.status.success() {
+        let said = [output.stderr, output.stdout].concat();
+        return Err(String::from_utf8_lossy(&said).into_owned());
+    }
+    serde_json::from_slice(&output.stdout).map_err(|error| error.to_string())
 }

@@ -25,7 +25,7 @@ const USAGE: &str = "usage: cargo xtask compare-load [--quick] [--rounds N] [--s
        cargo xtask sanitize [TEST-OPTION…]
        cargo xtask tidy [--write]
        cargo xtask apps [--seconds N] [--repeats N] [--profile NAME] [--kernel-only] [PROGRAM…]
-       cargo xtask bulk [--repeats N] [--seconds N]
+       cargo xtask bulk [--row TEXT] [--repeats N] [--seconds N]
        cargo xtask calls [--requests N]
        cargo xtask costs [--repeats N] [--seconds N]
        cargo xtask results [--cookbooks] [PLAN…]
