@@ -132,7 +132,7 @@ const fn within_host(
     Known { place: Some(Place::Host), ..known(step, told, after, reason) }
 }
 
-pub(crate) static KNOWN: [Known; 105] = [
+pub(crate) static KNOWN: [Known; 106] = [
     known(
         "* bind *",
         ("0", "EINVAL"),
@@ -179,6 +179,7 @@ pub(crate) static KNOWN: [Known; 105] = [
     known("* recv * do*", ("# *", "EINVAL"), &["* send * do"], URGENT_AGAIN),
     known("* leave *", ("0", "waits"), &["* send * do"], URGENT_AGAIN),
     known("* mark *", ("1", "0"), &["* send * do"], URGENT_AGAIN),
+    known("* poll *", ("1 IN+PRI", "1 IN+PRI+OUT"), &["* fill *", "* send * do"], ANOTHER_QUEUE),
     known("* leave *", ("0", "0; *select *has waited: EBADF*"), NONE, CLOSED_UNDER_A_CALL),
     known("* leave *", ("0", "0; *wait *has waited: EBADF*"), NONE, CLOSED_UNDER_A_CALL),
     known("* leave *", ("0", "0; *poll*has waited: # *NVAL*"), NONE, CLOSED_UNDER_A_CALL),
