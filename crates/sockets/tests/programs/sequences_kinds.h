@@ -136,14 +136,8 @@ static void do_pselect(struct actor *actor, char **words)
 {
     sigset_t mask;
     struct timespec limit;
-    int fd = descriptor(words[0]);
-    fd = fd < NO_DESCRIPTOR ? fd : 60;
     fd_set sets[3];
-    for (int at = 0; at < 3; at++) {
-        FD_ZERO(&sets[at]);
-        if (strchr(words[1], "rwe"[at]))
-            FD_SET(fd, &sets[at]);
-    }
+    int fd = put_into_sets(words[0], words[1], sets);
     double began_ms = now_ms();
     int heard = signals_heard;
     int count = pselect(fd + 1, &sets[0], &sets[1], &sets[2], limit_of(words[3], &limit), mask_of(words[2], &mask));

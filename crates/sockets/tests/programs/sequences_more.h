@@ -18,17 +18,24 @@ static void do_poll2(struct actor *actor, char **words)
         say_whether_timed(actor, began_ms);
 }
 
-static void do_select(struct actor *actor, char **words)
+/* A descriptor in the sets of select() that the letters of `kinds` stand for. Returns it. */
+static int put_into_sets(const char *word, const char *kinds, fd_set sets[3])
 {
-    int fd = descriptor(words[0]), limit_ms = time_out(words[2]);
+    int fd = descriptor(word);
     /* Numbers beyond the table of the process the kernel does not look at, and how large that is, is each process's own affair. */
     fd = fd < NO_DESCRIPTOR ? fd : 60;
-    fd_set sets[3];
     for (int at = 0; at < 3; at++) {
         FD_ZERO(&sets[at]);
-        if (strchr(words[1], "rwe"[at]))
+        if (strchr(kinds, "rwe"[at]))
             FD_SET(fd, &sets[at]);
     }
+    return fd;
+}
+
+static void do_select(struct actor *actor, char **words)
+{
+    fd_set sets[3];
+    int fd = put_into_sets(words[0], words[1], sets), limit_ms = time_out(words[2]);
     struct timeval limit = {.tv_sec = limit_ms / 1000, .tv_usec = limit_ms % 1000 * 1000};
     double began_ms = now_ms();
     int count = select(fd + 1, &sets[0], &sets[1], &sets[2], limit_ms < 0 ? NULL : &limit);
