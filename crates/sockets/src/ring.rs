@@ -12,6 +12,16 @@ const FIRST_CAPACITY: usize = 1024;
 const SECOND_CAPACITY: usize = 4096;
 /// A buffer larger than this is given back when its socket is cached.
 const KEEP_CAPACITY: usize = 64 * 1024;
+/// Bytes that are copied at a time. From 2,112 on libc copies by `rep movsb` where the processor says that this is fast (FSRM). AMD's say
+/// so, and copy 3.5 GB/s in place of 50 where the target lies 1 to 15 bytes behind the source within their pages.
+const PART: usize = 2048;
+
+/// Copies bytes of one length.
+fn copy(from: &[u8], to: &mut [u8]) {
+    for (from, to) in from.chunks(PART).zip(to.chunks_mut(PART)) {
+        to.copy_from_slice(from);
+    }
+}
 
 /// The queue. `head` is below the capacity, `len` at most the capacity, and the capacity zero or a power of two.
 #[derive(Default)]
@@ -114,8 +124,8 @@ impl Ring {
         let mask = self.buffer.len() - 1;
         let start = (self.head + self.len) & mask;
         let first = data.len().min(self.buffer.len() - start);
-        self.buffer[start..start + first].copy_from_slice(&data[..first]);
-        self.buffer[..data.len() - first].copy_from_slice(&data[first..]);
+        copy(&data[..first], &mut self.buffer[start..start + first]);
+        copy(&data[first..], &mut self.buffer[..data.len() - first]);
         self.len += data.len();
         true
     }
@@ -156,8 +166,11 @@ impl Ring {
     pub(crate) fn copy_to(&self, offset: usize, target: &mut [MaybeUninit<u8>]) -> usize {
         let length = target.len().min(self.len.saturating_sub(offset));
         let (first, second) = self.slices(offset, length);
-        target[..first.len()].write_copy_of_slice(first);
-        target[first.len()..length].write_copy_of_slice(second);
+        for (piece, place) in [(first, 0), (second, first.len())] {
+            for (from, to) in piece.chunks(PART).zip(target[place..].chunks_mut(PART)) {
+                to[..from.len()].write_copy_of_slice(from);
+            }
+        }
         length
     }
 
@@ -165,8 +178,8 @@ impl Ring {
     pub(crate) fn fill(&self, offset: usize, target: &mut [u8]) {
         let length = target.len().min(self.len.saturating_sub(offset));
         let (first, second) = self.slices(offset, length);
-        target[..first.len()].copy_from_slice(first);
-        target[first.len()..length].copy_from_slice(second);
+        copy(first, &mut target[..first.len()]);
+        copy(second, &mut target[first.len()..length]);
     }
 
     /// As [`Ring::fill`], and sums the bytes on the way (RFC 1071). `None`, with nothing done, where that cannot be: some lie
