@@ -214,6 +214,8 @@ pub(crate) fn wait(
         guard.hear_broker_sometimes();
         return (guard, Woken::Look);
     }
+    // The call goes on after what has run so far, and sleeps.
+    let since = if restartable { since.restarted() } else { since };
     let context = guard.context;
     let mut rounds = Rounds::holding(guard);
     let mut sleeper = Sleeper::new(Contexts::one(context), extra.to_vec());

@@ -153,6 +153,41 @@ fn calls_that_wait_are_interrupted_or_go_on() {
     });
 }
 
+/// After a handler that restarts the call the thread sleeps again, and does not look all the time.
+#[test]
+fn calls_that_go_on_after_a_handler_sleep() {
+    script(|world| {
+        assert!(install(libc::SIGUSR1, handler(), libc::SA_RESTART).is_ok());
+        let (listener, port) = world.listen();
+        let datagrams = socket(libc::AF_INET, libc::SOCK_DGRAM);
+        assert_eq!(bind(datagrams, "0.0.0.0:0".parse().unwrap()), Ok(0));
+        let to = name(datagrams, false).unwrap().port();
+        let waits: [(&dyn Fn(), &(dyn Fn() + Sync)); 2] = [
+            (&|| drop(accept(listener, 0).unwrap()), &|| drop(world.peer.connect(own(port), 40_000))),
+            (&|| assert_eq!(recv(datagrams, 9, 0), Ok(b"x".to_vec())), &|| {
+                std::net::UdpSocket::bind("127.0.0.1:0").unwrap().send_to(b"x", ("127.0.0.1", to)).map(drop).unwrap();
+            }),
+        ];
+        for (wait, end) in waits {
+            let before = CAUGHT.load(Ordering::Relaxed);
+            let sending = in_a_moment(libc::SIGUSR1);
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    until(|| (CAUGHT.load(Ordering::Relaxed) > before).then_some(()));
+                    let sleeps = || crate::process::process().statistics.sleeps;
+                    let first = sleeps();
+                    std::thread::sleep(Duration::from_millis(100));
+                    let more = sleeps() - first;
+                    end();
+                    assert!(more < 20, "{more} sleeps");
+                });
+                wait();
+            });
+            sending.join().unwrap();
+        }
+    });
+}
+
 /// Signals that come while other threads move frames: none is lost, none is handled with the lock in hand.
 #[test]
 fn signals_by_the_hundred_do_no_harm() {
