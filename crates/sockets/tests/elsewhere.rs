@@ -158,6 +158,20 @@ fn who_was_not_accepted_is_reset_when_the_listener_closes() {
     });
 }
 
+/// Who has accepted one connection need not wait for the next listener's, for those to be its own.
+#[test]
+fn who_serves_takes_the_connections_of_another_listener_from_listen_on() {
+    both("passive", 2, |_| {
+        let (mut told, mut answer) = ([0; 2], [0; 5]);
+        connect().0.read_exact(&mut told[..1]).unwrap();
+        connect().0.read_exact(&mut told).unwrap();
+        let mut data = TcpStream::connect((SERVER, u16::from_be_bytes(told))).unwrap();
+        data.write_all(b"hello").unwrap();
+        data.read_exact(&mut answer).unwrap();
+        assert_eq!(&answer, b"hello");
+    });
+}
+
 #[test]
 fn a_connection_is_made_while_nobody_asks() {
     both("connects", 1, |listener| {

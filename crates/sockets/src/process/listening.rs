@@ -204,8 +204,10 @@ pub(crate) fn listens_now(process: &mut Process, id: SocketId, descriptor: i32, 
     process
         .stack
         .interests(id, |set, descriptor, events, data| registered.push((set, descriptor, events, data)));
-    // Who watches it, waits for its connections: as with EPOLL_CTL_ADD after listen() (Netty's epoll transport adds first).
-    if !registered.is_empty() && !process.join(id, descriptor) {
+    // Who watches it, waits for its connections: as with EPOLL_CTL_ADD after listen() (Netty's epoll transport adds first). So does
+    // who has accepted others already, and may tell a client where to connect before it waits itself (FTP, iperf3).
+    let serves = !registered.is_empty() || process.stack.accepts > 0;
+    if serves && !process.join(id, descriptor) {
         leave_to_kernel(process, id);
         return;
     }

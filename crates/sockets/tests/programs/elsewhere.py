@@ -91,6 +91,17 @@ elif what == "looks":
     # What is not read would reset the connection.
     connection.recv(waiting[0], socket.MSG_WAITALL)
     connection.sendall(b"%d" % waiting[0])
+elif what == "passive":
+    # The port of the next connection is told before anybody waits for it, as by FTP.
+    control = socket.create_server((own, port))
+    # The first one may be the kernel's.
+    control.accept()[0].sendall(b"!")
+    connection = control.accept()[0]
+    listener = socket.create_server((own, 0))
+    connection.sendall(listener.getsockname()[1].to_bytes(2, "big"))
+    time.sleep(AWAY)
+    data = listener.accept()[0]
+    data.sendall(data.recv(100))
 elif what == "child":
     # A child of a fork has no thread of its parent's.
     first = socket.create_connection((peer, port))
