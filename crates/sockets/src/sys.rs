@@ -253,6 +253,18 @@ pub(crate) fn epoll_control(
     .map(drop)
 }
 
+/// SIOCATMARK: what is read next is urgent, or comes after such data (sockatmark(3)).
+pub(crate) fn is_at_mark(descriptor: i32) -> bool {
+    /// asm-generic/sockios.h.
+    const SIOCATMARK: usize = 0x8905;
+    let mut mark: libc::c_int = 0;
+    // SAFETY: the kernel writes a number.
+    let asked = unsafe {
+        call(libc::SYS_ioctl, [descriptor as usize, SIOCATMARK, (&raw mut mark) as usize, 0, 0, 0])
+    };
+    asked.is_ok() && mark != 0
+}
+
 /// close() past the library's own hooks.
 pub(crate) fn close(descriptor: i32) {
     // SAFETY: closing a descriptor is memory-safe; the caller owns it.

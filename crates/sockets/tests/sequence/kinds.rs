@@ -1,6 +1,6 @@
 //! Sequences of some kind (see `script/kinds.rs`), which differed once and must not again, as in [`super::found`].
 
-pub(crate) const KINDS: [(&str, &str); 10] = [
+pub(crate) const KINDS: [(&str, &str); 11] = [
     (
         "seed 85000170: a datagram that came before the process took part in its port is read before those that came later",
         "v4\n\
@@ -106,5 +106,19 @@ pub(crate) const KINDS: [(&str, &str); 10] = [
          L epoll b\n\
          L ctl b add a IE1\n\
          L wait b 0",
+    ),
+    (
+        "urgent data ends a recv() with MSG_WAITALL that has something",
+        "host\n\
+         L socket a n\n\
+         L bind a 0\n\
+         L listen a 8\n\
+         L poll a I 0\n\
+         R socket a b\n\
+         R connect a 0\n\
+         L accept a b n\n\
+         L send b 100 d\n\
+         R recv a 5000 w\n\
+         L send b 1 do",
     ),
 ];

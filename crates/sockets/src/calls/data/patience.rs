@@ -175,6 +175,10 @@ impl Rest {
         let wanted = if done == 0 && some { 1 } else { self.wanted };
         let deadline = timeout.map(|timeout| started + timeout);
         while moved && done < wanted {
+            // Urgent data ends a call that has read something before it (tcp_recvmsg_locked() in Linux, net/ipv4/tcp.c).
+            if events == libc::POLLIN && done > 0 && sys::is_at_mark(self.descriptor) {
+                break;
+            }
             let left = deadline.map(|deadline| deadline.as_micros().saturating_sub(now().as_micros()));
             let mut records = [libc::pollfd { fd: self.descriptor, events, revents: 0 }];
             let outcome = match sys::poll(&mut records, left, self.since) {

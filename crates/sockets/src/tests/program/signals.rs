@@ -165,7 +165,11 @@ fn calls_that_go_on_after_a_handler_sleep() {
         let waits: [(&dyn Fn(), &(dyn Fn() + Sync)); 2] = [
             (&|| drop(accept(listener, 0).unwrap()), &|| drop(world.peer.connect(own(port), 40_000))),
             (&|| assert_eq!(recv(datagrams, 9, 0), Ok(b"x".to_vec())), &|| {
-                std::net::UdpSocket::bind("127.0.0.1:0").unwrap().send_to(b"x", ("127.0.0.1", to)).map(drop).unwrap();
+                std::net::UdpSocket::bind("127.0.0.1:0")
+                    .unwrap()
+                    .send_to(b"x", ("127.0.0.1", to))
+                    .map(drop)
+                    .unwrap();
             }),
         ];
         for (wait, end) in waits {
