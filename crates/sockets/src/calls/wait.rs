@@ -49,6 +49,8 @@ struct Found {
     records: *mut libc::epoll_event,
     room: usize,
     count: usize,
+    /// Some of it is not the kernel's.
+    has_ours: bool,
 }
 
 impl Found {
@@ -68,6 +70,7 @@ impl Found {
     fn collect(&mut self, process: &mut Process, set: SetId) -> usize {
         let left = self.left();
         let ours = process.stack.collect(set, left, |events, data| self.put(events, data));
+        self.has_ours |= ours > 0;
         if self.count > 0 {
             process.leave_rest(set);
         }
@@ -129,7 +132,7 @@ pub(crate) unsafe fn epoll_wait(
         kernel_first: core::mem::take(&mut record.full),
         looked: record.looked,
         rounds,
-        found: Found { records, room, count: 0 },
+        found: Found { records, room, count: 0, has_ours: false },
         met: Contexts::NONE,
         started: None,
         slept: false,
@@ -409,7 +412,8 @@ impl Wait {
     fn end(&mut self, time: Instant) -> usize {
         let process = self.rounds.enter(self.own);
         if let Some(record) = process.sets.get_mut(self.set) {
-            (record.full, record.looked) = (self.found.left() == 0, self.looked);
+            record.full = self.found.left() == 0 && self.found.has_ours;
+            record.looked = self.looked;
             if self.found.count > 0 {
                 process.sleepers.serves(self.set, time);
             }

@@ -162,17 +162,17 @@ fn calls_that_go_on_after_a_handler_sleep() {
         let datagrams = socket(libc::AF_INET, libc::SOCK_DGRAM);
         assert_eq!(bind(datagrams, "0.0.0.0:0".parse().unwrap()), Ok(0));
         let to = name(datagrams, false).unwrap().port();
-        let waits: [(&dyn Fn(), &(dyn Fn() + Sync)); 2] = [
-            (&|| drop(accept(listener, 0).unwrap()), &|| drop(world.peer.connect(own(port), 40_000))),
-            (&|| assert_eq!(recv(datagrams, 9, 0), Ok(b"x".to_vec())), &|| {
-                std::net::UdpSocket::bind("127.0.0.1:0")
-                    .unwrap()
-                    .send_to(b"x", ("127.0.0.1", to))
-                    .map(drop)
-                    .unwrap();
-            }),
-        ];
-        for (wait, end) in waits {
+        let accepts = || assert!(accept(listener, 0).is_ok());
+        let reads = || assert_eq!(recv(datagrams, 9, 0), Ok(b"x".to_vec()));
+        let connects = || {
+            world.peer.connect(own(port), 40_000);
+        };
+        let sends = || {
+            std::net::UdpSocket::bind("127.0.0.1:0").unwrap().send_to(b"x", ("127.0.0.1", to)).unwrap();
+        };
+        let waits: [&dyn Fn(); 2] = [&accepts, &reads];
+        let ends: [&(dyn Fn() + Sync); 2] = [&connects, &sends];
+        for (wait, end) in waits.into_iter().zip(ends) {
             let before = CAUGHT.load(Ordering::Relaxed);
             let sending = in_a_moment(libc::SIGUSR1);
             std::thread::scope(|scope| {

@@ -2,6 +2,9 @@
 
 use core::ptr::{null, null_mut};
 
+use std::io::Write;
+use std::os::fd::AsRawFd;
+
 use libc::{epoll_event, pollfd, sigset_t, timespec, timeval};
 
 use super::*;
@@ -55,6 +58,30 @@ fn ask(set: c_int, way: Way, timeout: c_int) -> Result<Vec<(u32, u64)>, Errno> {
         }
     })?;
     Ok(records[..count as usize].iter().map(|record| (record.events, record.u64)).collect())
+}
+
+/// What comes first at the next call matters only if both halves of a set have something.
+#[test]
+fn the_kernel_is_not_asked_first_for_having_filled_the_room() {
+    script(|world| {
+        let (descriptor, mut far) = world.dial();
+        let set = epoll();
+        let crate::table::Entry::Set(id) = crate::table::lookup(set) else { panic!("no set") };
+        let (reader, mut writer) = std::io::pipe().unwrap();
+        let one = || {
+            let mut record = epoll_event { events: 0, u64: 0 };
+            // SAFETY: the record is lent.
+            assert_eq!(said(unsafe { events::epoll_wait(set, &raw mut record, 1, -1) }), Ok(1));
+            crate::process::process().sets[id].full
+        };
+        assert_eq!(control(set, libc::EPOLL_CTL_ADD, reader.as_raw_fd(), IN), Ok(0));
+        assert_eq!(control(set, libc::EPOLL_CTL_ADD, descriptor, IN), Ok(0));
+        writer.write_all(b"x").unwrap();
+        assert!(!one());
+        far.write(b"y");
+        until(|| (polled(descriptor, libc::POLLIN, 0) != 0).then_some(()));
+        assert!(one(), "ours");
+    });
 }
 
 #[test]
