@@ -241,6 +241,19 @@ impl Interests {
             .map(|(index, _)| index as u32)
     }
 
+    /// Whether of the list that starts at `head` one hears of such news each time that they happen.
+    pub(crate) fn hear_edges(&self, head: u32, news: u32) -> bool {
+        let mut index = head;
+        while index != NONE {
+            let interest = self.at(index);
+            if interest.events & bits::ET != 0 && interest.events & news != 0 {
+                return true;
+            }
+            index = interest.next;
+        }
+        false
+    }
+
     /// `news` happened to the socket whose interests start at `head`: those that asked for it go on their ready lists.
     /// Returns whether there were any.
     pub(crate) fn wake(&mut self, head: u32, news: u32) -> bool {

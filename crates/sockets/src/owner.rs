@@ -159,7 +159,8 @@ impl Owner for EngineOwner<'_> {
         let can = self.sockets.can_hand_over || self.side == Side::Loopback;
         let Some(id) = self.sockets.socket_of(self.side, flow) else { return false };
         let socket = self.sockets.at_mut(id);
-        if !can || socket.is_orphan() || socket.stays {
+        // One that is shut both ways is reset by any data.
+        if !can || socket.is_orphan() || socket.stays || socket.is_shut_both_ways() {
             return false;
         }
         socket.wants_kernel = true;
@@ -180,7 +181,7 @@ impl Owner for EngineOwner<'_> {
         if socket.is_orphan() {
             return data.len();
         }
-        if socket.read_shut && socket.write_shut {
+        if socket.is_shut_both_ways() {
             // Nobody will read it, and nobody answers: as after a close() (tcp_rcv_state_process() in net/ipv4/tcp_input.c).
             socket.error = Some(Errno::CONNRESET);
             self.sockets.after_callbacks.push(AfterCallback::Abort(self.side, flow));

@@ -372,6 +372,7 @@ pub(crate) fn send(
             if is_cut {
                 process.stack.send_segments(now(), id, from, to, rest, segment_len);
             }
+            process.stack.datagram_sent(id);
             process.output();
             Answer::ok(length)
         }

@@ -180,7 +180,7 @@ impl Process {
     }
 
     /// A child that was forked while the connection was there may still have it.
-    pub(super) fn is_inherited(&self, id: SocketId) -> bool {
+    pub(crate) fn is_inherited(&self, id: SocketId) -> bool {
         let socket = self.stack.socket(id);
         self.family.heirs.iter().any(|heir| heir.fork > socket.forks)
     }

@@ -189,10 +189,6 @@ impl Process {
     pub(super) fn move_last_end(&mut self, id: SocketId, heir: Option<Heir>) -> Result<(), String> {
         let end = self.end(id)?;
         self.move_ends(&[end.as_pair_end()])?;
-        if self.stack.is_over(id) && self.stack.socket(id).pending_error().is_none() {
-            // The kernel has one to tell, as of a reset that has just come.
-            let _ = rustix::net::sockopt::socket_error(end.socket.as_fd());
-        }
         self.end_moved(end, heir);
         Ok(())
     }
@@ -226,6 +222,10 @@ impl Process {
 
     /// The end is the kernel's.
     fn end_moved(&mut self, end: End, heir: Option<Heir>) {
+        if self.stack.is_over(end.id) && self.stack.socket(end.id).pending_error().is_none() {
+            // The kernel has one to tell, as of a reset that has just come.
+            let _ = rustix::net::sockopt::socket_error(end.socket.as_fd());
+        }
         let remote = self.stack.way(end.id).map_or(self.stack.socket(end.id).remote, |way| way.1);
         match end.socket {
             // The program has closed it: so does the kernel, when all is said, and calls that wait for it are over.

@@ -218,6 +218,15 @@ impl<T: Link> Stack<T> {
         self.sockets.wake(id, news);
     }
 
+    /// A datagram was sent: there is room again once it has gone, and edge-triggered sets report each time (sock_wfree() in
+    /// net/core/sock.c). Others only look at what is.
+    pub(crate) fn datagram_sent(&mut self, id: SocketId) {
+        let news = bits::OUT | bits::WRNORM;
+        if self.sockets.interests.hear_edges(self.sockets.at(id).interests, news) {
+            self.sockets.wake(id, news);
+        }
+    }
+
     /// The kernel's UDP socket has something.
     pub(crate) fn kernel_datagram_ready(&mut self, id: SocketId) {
         if let Some(part) = self.datagrams_mut(id) {

@@ -1,6 +1,6 @@
 //! As [`super::found`], of connections that several processes have.
 
-pub(crate) const FORKS: [(&str, &str); 37] = [
+pub(crate) const FORKS: [(&str, &str); 38] = [
     (
         "a child hears of a reset that came after the fork",
         "host\n\
@@ -593,5 +593,18 @@ pub(crate) const FORKS: [(&str, &str); 37] = [
          C recv a 5 d\n\
          C poll a IR 0\n\
          C bind a 1",
+    ),
+    (
+        "seed 88000860: close() of what a child has as well does not linger, and sends no FIN",
+        "v4\n\
+         R socket a b\n\
+         R bind a 5\n\
+         R listen a 8\n\
+         L socket a b\n\
+         L connect a 5\n\
+         L fork\n\
+         L leave a\n\
+         C get a state\n\
+         C send a 1 d",
     ),
 ];

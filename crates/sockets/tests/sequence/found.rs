@@ -1,6 +1,6 @@
 //! Sequences that differed once, and must not again: what it was about, and the sequence as a seed found it, shortened.
 
-pub(crate) const FOUND: [(&str, &str); 43] = [
+pub(crate) const FOUND: [(&str, &str); 45] = [
     (
         "data for a connection that was shut down both ways resets it",
         "v4\n\
@@ -654,5 +654,32 @@ pub(crate) const FOUND: [(&str, &str); 43] = [
          R bind a 5\n\
          R connect a 5\n\
          R send a 0 d",
+    ),
+    (
+        "seed 88001430: urgent data for a connection that was shut down both ways resets it",
+        "v4\n\
+         R socket a b\n\
+         R bind a 5\n\
+         R listen a 8\n\
+         L socket a b\n\
+         L connect a 5\n\
+         R accept a b b\n\
+         L shutdown a 2\n\
+         R send b 1 do\n\
+         L splice a 6 d",
+    ),
+    (
+        "seed 88003386: and who has sent it hears so",
+        "v4\n\
+         L socket a b\n\
+         L bind a 0\n\
+         L listen a 8\n\
+         L poll a I 0\n\
+         R socket a b\n\
+         R connect a 0\n\
+         L accept a b n\n\
+         L shutdown b 2\n\
+         R send a 5 do\n\
+         R send a 5 d",
     ),
 ];

@@ -1,6 +1,6 @@
 //! Sequences of some kind (see `script/kinds.rs`), which differed once and must not again, as in [`super::found`].
 
-pub(crate) const KINDS: [(&str, &str); 11] = [
+pub(crate) const KINDS: [(&str, &str); 12] = [
     (
         "seed 85000170: a datagram that came before the process took part in its port is read before those that came later",
         "v4\n\
@@ -120,5 +120,16 @@ pub(crate) const KINDS: [(&str, &str); 11] = [
          L send b 100 d\n\
          R recv a 5000 w\n\
          L send b 1 do",
+    ),
+    (
+        "seed 88005756: an edge-triggered set says after each datagram that there is room",
+        "v4\n\
+         L dgram a n\n\
+         L thread\n\
+         L epoll b\n\
+         L ctl b add a IORE\n\
+         M wait b 0\n\
+         M sendto a 9 5 -\n\
+         M wait b -",
     ),
 ];

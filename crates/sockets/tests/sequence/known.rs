@@ -24,6 +24,11 @@ const SHUT_AND_READ: &[&str] = &["* fill *", "* shutdown * 2", "* drain *"];
 
 const CLOSED_UNDER_A_CALL: &str = "close() ends accept(), poll() and epoll_wait() of another thread for the descriptor, and a wait for a datagram, with EBADF or POLLNVAL; the kernel lets them wait";
 
+const REPLACED_UNDER_POLL: &str = "dup2() over a descriptor that another thread polls: its poll() says what the new one is; the kernel's goes on with the old one";
+
+const ROOM_AGAIN: &str = "whether a connection has room again once a send() has taken a part depends on how far its queue and the peer's have grown, each stack's \
+     own affair";
+
 const UNSENT: &str = "SIOCOUTQ is 0 once nothing can be acknowledged any more; the kernel says what was left, or after AF_UNSPEC or a connect() \
      that failed some number";
 
@@ -132,7 +137,7 @@ const fn within_host(
     Known { place: Some(Place::Host), ..known(step, told, after, reason) }
 }
 
-pub(crate) static KNOWN: [Known; 106] = [
+pub(crate) static KNOWN: [Known; 111] = [
     known(
         "* bind *",
         ("0", "EINVAL"),
@@ -165,7 +170,21 @@ pub(crate) static KNOWN: [Known; 106] = [
     known("* close *", ("0, then EBADF*", "*wait * has waited: EBADF*"), NONE, CLOSED_UNDER_A_CALL),
     known("* close *", ("0, then EBADF*", "*re* has waited: EBADF*"), &["* dgram *"], CLOSED_UNDER_A_CALL),
     known("* close *", ("0, then EBADF*", "*poll *has waited: 1 NVAL*"), NONE, CLOSED_UNDER_A_CALL),
+    known("* dup2 *", ("0", "0; *poll * has waited: 1 *"), &["* poll * -"], REPLACED_UNDER_POLL),
+    known("* select * w *", ("1 w", "waits"), &["* send * 3000000 *"], ROOM_AGAIN),
+    known(
+        "@ *",
+        ("EAGAIN", "EAGAIN; *select * has waited: 1 w"),
+        &["* fork", "* send * 3000000 *", "* select * w *"],
+        ANOTHER_QUEUE,
+    ),
     // As soon as something else wakes it.
+    known(
+        "* kick *",
+        ("kicked; *select * has waited: 1 e", "kicked; *select * has waited: EBADF"),
+        &["* select * e *", "* close *"],
+        CLOSED_UNDER_A_CALL,
+    ),
     known("*", ("*", "*poll *has waited: 1 NVAL*"), &["* close *"], CLOSED_UNDER_A_CALL),
     known("* close *", ("0, then EBADF*", "*poll2 *has waited: # *NVAL*"), NONE, CLOSED_UNDER_A_CALL),
     known("* close *", ("0, then EBADF*", "*select *has waited: EBADF*"), NONE, CLOSED_UNDER_A_CALL),
@@ -183,6 +202,8 @@ pub(crate) static KNOWN: [Known; 106] = [
     known("* leave *", ("0", "0; *select *has waited: EBADF*"), NONE, CLOSED_UNDER_A_CALL),
     known("* leave *", ("0", "0; *wait *has waited: EBADF*"), NONE, CLOSED_UNDER_A_CALL),
     known("* leave *", ("0", "0; *poll*has waited: # *NVAL*"), NONE, CLOSED_UNDER_A_CALL),
+    // Without a place for the bytes (MSG_TRUNC), or for none.
+    known("* recv * do*", ("#", "EINVAL"), &["* send * do"], URGENT_AGAIN),
     known("* re* d*", ("#*", "EAGAIN"), &["* send * do"], URGENT_AGAIN),
     Known {
         ends: false,

@@ -1,6 +1,6 @@
 //! Sequences about exec and about descriptors that are passed on, which differed once and must not again, as in [`super::found`].
 
-pub(crate) const PASSED: [(&str, &str); 15] = [
+pub(crate) const PASSED: [(&str, &str); 17] = [
     (
         "seed 80001145: what is refused is so for the next image, too",
         "v4\n\
@@ -234,5 +234,38 @@ pub(crate) const PASSED: [(&str, &str); 15] = [
          D send a 5 d\n\
          R shutdown a 1\n\
          D connect a 4",
+    ),
+    (
+        "seed 88001327: what both ends within the host have shut was not reset",
+        "host\n\
+         R socket a b\n\
+         R bind a 5\n\
+         R listen a 8\n\
+         R poll a I 0\n\
+         L socket a b\n\
+         L connect a 5\n\
+         R accept a b b\n\
+         L thread\n\
+         R shutdown b 1\n\
+         L shutdown a 1\n\
+         L give a\n\
+         M take b\n\
+         L poll b R 0",
+    ),
+    (
+        "seed 88003394: nor does send() say so",
+        "host\n\
+         R socket a b\n\
+         R bind a 5 any\n\
+         R listen a 8\n\
+         R poll a I 0\n\
+         L socket a n6\n\
+         L connect a 5\n\
+         R accept a b n\n\
+         L thread\n\
+         R shutdown b 1\n\
+         M shutdown a 1\n\
+         L give a\n\
+         M sendfile a 7",
     ),
 ];
