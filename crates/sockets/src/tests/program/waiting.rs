@@ -198,7 +198,7 @@ fn a_set_has_both_kinds_of_descriptors() {
         let set = epoll();
         let (from, to) = rustix::pipe::pipe().unwrap();
         assert_eq!(control(set, libc::EPOLL_CTL_ADD, listener, IN), Ok(0));
-        assert_eq!(control(set, libc::EPOLL_CTL_ADD, std::os::fd::AsRawFd::as_raw_fd(&from), IN), Ok(0));
+        assert_eq!(control(set, libc::EPOLL_CTL_ADD, from.as_raw_fd(), IN), Ok(0));
         assert_eq!(ask(set, Way::Wait, 0), Ok(vec![]));
         let mut far = world.peer.connect(own(port), 40_001);
         assert_eq!(ask(set, Way::Wait, -1), Ok(vec![(IN, 9)]));
