@@ -751,8 +751,8 @@ def urgent_data_signals_a_process_that_makes_no_calls():
     for make in accepted, connected:
         c = make("take(1); s.send(b'!', socket.MSG_OOB); take(1)")
         fcntl.fcntl(c, fcntl.F_SETOWN, os.getpid())
-        c.send(b"x")
         heard.clear()
+        c.send(b"x")
         end = time.monotonic() + 10
         while not heard and time.monotonic() < end:
             time.sleep(0.05)
