@@ -53,7 +53,8 @@ class Sniffer:
     """What goes from here to or from a port of one end; `then` is what the peer does besides."""
 
     def __init__(self, port, then=""):
-        server = ends.bound(OWN, next(ports))
+        # Ours before the peer connects: a handshake that the kernel has answered with a cookie is known to nobody.
+        server = ends.look(ends.bound(OWN, next(ports)))
         program = SNIFF.format(port=port, own=OWN, then=then)
         # A program ends with an empty line.
         program = "\n".join(line for line in program.splitlines() if line)
