@@ -20,10 +20,11 @@ use forks::FORKS;
 use found::FOUND;
 use kinds::KINDS;
 use known::KNOWN;
+use overfly_link::xdp::HugePages;
+use overfly_steer::Options;
 use passed::PASSED;
 use play::{Players, show};
 use rest::brokers;
-use overfly_steer::Options;
 use script::Script;
 use sequence::{compare, forks, found, kinds, known, passed, play, rest, script, waits};
 use waits::WAITS;
@@ -49,10 +50,10 @@ const PLAYERS_OF_A_LAB: usize = 2;
 static MAKING: Mutex<()> = Mutex::new(());
 
 /// A bench, and the threads of its broker.
-fn bench_and_brokers(lab: Lab) -> (Bench, Vec<u32>) {
+fn bench_and_brokers(lab: Lab, huge_pages: HugePages) -> (Bench, Vec<u32>) {
     let _making = MAKING.lock().unwrap();
     let others = brokers();
-    let bench = Bench::within(lab, Options::default());
+    let bench = Bench::within(lab, Options { huge_pages, ..Options::default() });
     let mut own = Vec::new();
     // A thread says itself what it is called.
     bench::until("the broker's thread has its name", || {
@@ -63,9 +64,13 @@ fn bench_and_brokers(lab: Lab) -> (Bench, Vec<u32>) {
 }
 
 impl Labs {
-    fn new(program: &Path) -> Labs {
+    /// Of so many, this one.
+    fn new(number: usize, program: &Path) -> Labs {
+        // As `overfly run` has it, and now and then otherwise.
+        let huge_pages = if number % 4 == 3 { HugePages::No } else { HugePages::Try };
         let (kernel, overfly) = (Lab::new(2), Lab::new(2));
-        let ((kernel, _), (overfly, own)) = (bench_and_brokers(kernel), bench_and_brokers(overfly));
+        let (kernel, _) = bench_and_brokers(kernel, huge_pages);
+        let (overfly, own) = bench_and_brokers(overfly, huge_pages);
         let labs = Labs { program: program.to_owned(), kernel, overfly, brokers: own };
         for bench in [&labs.kernel, &labs.overfly] {
             for end in [&bench.lab.server, &bench.lab.client] {
@@ -99,8 +104,9 @@ fn play_side_by_side(players: usize, play: impl Fn(&Labs, &mut Worlds) -> bool +
     let folder = tempfile::tempdir().unwrap();
     let program = compile(play::PROGRAM, folder.path());
     let labs: Vec<Labs> = std::thread::scope(|scope| {
-        let made = (0..players.div_ceil(PLAYERS_OF_A_LAB)).map(|_| scope.spawn(|| Labs::new(&program)));
-        let made: Vec<_> = made.collect();
+        let program = &program;
+        let made = |number| scope.spawn(move || Labs::new(number, program));
+        let made: Vec<_> = (0..players.div_ceil(PLAYERS_OF_A_LAB)).map(made).collect();
         made.into_iter().map(|labs| labs.join().unwrap()).collect()
     });
     std::thread::scope(|scope| {
@@ -274,7 +280,7 @@ fn repeat(script: &Script, times: u64, players: usize) {
     if times == 1 {
         let folder = tempfile::tempdir().unwrap();
         let program = compile(play::PROGRAM, folder.path());
-        let (kernel, overfly) = Labs::new(&program).worlds().play(script, SURE);
+        let (kernel, overfly) = Labs::new(0, &program).worlds().play(script, SURE);
         println!("{}", show(script, &kernel, &overfly));
         return;
     }

@@ -36,7 +36,9 @@ impl Inbox {
     /// False if it has gone.
     pub(crate) fn tell(&mut self, actor: char, line: &str) -> bool {
         // At once: half a line would wake it as well.
-        self.actors.get_mut(&actor).is_some_and(|stream| stream.write_all(format!("{line}\n").as_bytes()).is_ok())
+        self.actors
+            .get_mut(&actor)
+            .is_some_and(|stream| stream.write_all(format!("{line}\n").as_bytes()).is_ok())
     }
 
     /// What comes next, until then.
