@@ -169,7 +169,8 @@ impl<'a> Stage<'a> {
         let mut later = Vec::new();
         let own = if step.actor == '-' {
             // Whatever has a timer hears it.
-            self.hear(Instant::now() + self.pace.unit * 30, None, &mut later);
+            let times = step.words.split(' ').nth(1).map_or(1, |times| times.parse().expect("a number"));
+            self.hear(Instant::now() + self.pace.unit * 30 * times, None, &mut later);
             String::new()
         } else if !self.inbox.has(step.actor) {
             "nobody".to_owned()
@@ -200,7 +201,7 @@ impl<'a> Stage<'a> {
         };
         match said.as_str() {
             "started" => self.until_here(if step.actor == 'L' { 'M' } else { 'S' }, later),
-            "forked" => self.until_here(if step.actor == 'L' { 'C' } else { 'D' }, later),
+            "forked" => self.until_here(step.child(), later),
             _ => {}
         }
         said
