@@ -317,5 +317,5 @@ fn many_sequences() {
     }
     println!("seeds {seeds:?}");
     let with = std::env::var("OVERFLY_WITH").ok();
-    report(&session(seeds, with.as_deref(), setting("OVERFLY_PLAYERS", 16) as usize, enough), began);
+    report(&session(seeds, with.as_deref(), setting("OVERFLY_PLAYERS", 28) as usize, enough), began);
 }
