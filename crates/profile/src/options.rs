@@ -282,7 +282,7 @@ options! {
         udp: "EF_UDP" = 1, [0..=1], "1: UDP sockets are accelerated; 0: they are the kernel's";
         udp_recv_spin: "EF_UDP_RECV_SPIN" = 0, [0..=1], "1: a read from a UDP socket spins for EF_POLL_USEC before it sleeps";
         ul_epoll: "EF_UL_EPOLL" = 1, [0..=3], "0: epoll sets are the kernel's, and so are sockets that are put into one before they are connected; 1, 2, 3: the user-level epoll";
-        use_huge_pages: "EF_USE_HUGE_PAGES" = 1, [0..=2], "packet buffers in huge pages. 0: no; 1: where the machine has some free; 2: or not at all";
+        use_huge_pages: "EF_USE_HUGE_PAGES" = 1, [0..=2], "packet buffers in huge pages. 0: no; 1: where the machine has some set aside, or can put some together; 2: of those set aside, or not at all";
     }
     texts {
         cluster_name: "EF_CLUSTER_NAME", CLUSTER_NAME_MAX, "processes that share an address and port must have the same: the listeners of others are the kernel's";

@@ -8,17 +8,20 @@ mod sequence;
 
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Instant;
 
+use bench::lab::Lab;
 use bench::{Bench, compile};
 use compare::{Outcome, SURE, Whose, Worlds};
 use forks::FORKS;
 use found::FOUND;
 use kinds::KINDS;
 use known::KNOWN;
+use overfly_link::xdp::HugePages;
+use overfly_steer::Options;
 use passed::PASSED;
 use play::{Players, show};
 use rest::brokers;
@@ -43,19 +46,32 @@ struct Labs {
 /// Brokers wait for the kernel whenever a stack goes: where more play, they wait for each other.
 const PLAYERS_OF_A_LAB: usize = 2;
 
+/// Held by who makes a broker: which of the threads are its own is seen by which were there before.
+static MAKING: Mutex<()> = Mutex::new(());
+
+/// A bench, and the threads of its broker.
+fn bench_and_brokers(lab: Lab, huge_pages: HugePages) -> (Bench, Vec<u32>) {
+    let _making = MAKING.lock().unwrap();
+    let others = brokers();
+    let bench = Bench::within(lab, Options { huge_pages, ..Options::default() });
+    let mut own = Vec::new();
+    // A thread says itself what it is called.
+    bench::until("the broker's thread has its name", || {
+        own = brokers().into_iter().filter(|broker| !others.contains(broker)).collect();
+        !own.is_empty()
+    });
+    (bench, own)
+}
+
 impl Labs {
-    fn new() -> Labs {
-        let kernel = Bench::new(2);
-        let others = brokers();
-        let overfly = Bench::new(2);
-        let mut own = Vec::new();
-        // A thread says itself what it is called.
-        bench::until("the broker's thread has its name", || {
-            own = brokers().into_iter().filter(|broker| !others.contains(broker)).collect();
-            !own.is_empty()
-        });
-        let program = compile(play::PROGRAM, kernel.folder.path());
-        let labs = Labs { program, kernel, overfly, brokers: own };
+    /// Of so many, this one.
+    fn new(number: usize, program: &Path) -> Labs {
+        // As `overfly run` has it, and now and then otherwise.
+        let huge_pages = if number % 4 == 3 { HugePages::No } else { HugePages::Try };
+        let (kernel, overfly) = (Lab::new(2), Lab::new(2));
+        let (kernel, _) = bench_and_brokers(kernel, huge_pages);
+        let (overfly, own) = bench_and_brokers(overfly, huge_pages);
+        let labs = Labs { program: program.to_owned(), kernel, overfly, brokers: own };
         for bench in [&labs.kernel, &labs.overfly] {
             for end in [&bench.lab.server, &bench.lab.client] {
                 // Who answers only so often that a port is closed answers some of those who play.
@@ -85,7 +101,14 @@ fn kernel_twice() -> bool {
 
 /// So many play at a time, until each has nothing more to do. Returns how many flows were accelerated in each lab.
 fn play_side_by_side(players: usize, play: impl Fn(&Labs, &mut Worlds) -> bool + Sync) -> Vec<u64> {
-    let labs: Vec<Labs> = (0..players.div_ceil(PLAYERS_OF_A_LAB)).map(|_| Labs::new()).collect();
+    let folder = tempfile::tempdir().unwrap();
+    let program = compile(play::PROGRAM, folder.path());
+    let labs: Vec<Labs> = std::thread::scope(|scope| {
+        let program = &program;
+        let made = |number| scope.spawn(move || Labs::new(number, program));
+        let made: Vec<_> = (0..players.div_ceil(PLAYERS_OF_A_LAB)).map(made).collect();
+        made.into_iter().map(|labs| labs.join().unwrap()).collect()
+    });
     std::thread::scope(|scope| {
         for player in 0..players {
             let (labs, play) = (&labs[player % labs.len()], &play);
@@ -111,6 +134,8 @@ struct Tally {
     different: Vec<u64>,
     /// That could not be played to their end.
     broken: Vec<u64>,
+    /// In which somebody went on running over Overfly though nothing was to be done.
+    restless: Vec<u64>,
 }
 
 impl Tally {
@@ -176,6 +201,10 @@ fn session(seeds: std::ops::Range<u64>, with: Option<&str>, players: usize, enou
         }
         let outcome = catch_unwind(AssertUnwindSafe(|| worlds.examine(&script)));
         let mut tally = tally.lock().unwrap();
+        if std::mem::take(&mut worlds.overfly.restless) {
+            println!("seed {seed}: somebody goes on running:\n{script}");
+            tally.restless.push(seed);
+        }
         match outcome {
             Ok(outcome) => tally.add(seed, outcome),
             Err(_) => {
@@ -205,6 +234,7 @@ fn session(seeds: std::ops::Range<u64>, with: Option<&str>, players: usize, enou
 fn report(tally: &Tally, began: Instant) {
     tally.print(began);
     println!("varied, the kernel: {:?}, Overfly: {:?}", tally.varied[0], tally.varied[1]);
+    println!("somebody goes on running: {:?}", tally.restless);
     tally.known.iter().for_each(|(reason, times)| println!("known, {times}: {reason}"));
     let (different, broken) = (&tally.different, &tally.broken);
     assert!(different.is_empty(), "these seeds say something else over Overfly, see above: {different:?}");
@@ -248,7 +278,9 @@ fn setting(name: &str, otherwise: u64) -> u64 {
 /// Plays one script, slowly, and shows what was said; or many times, as fast as others, and shows what differed, once for each difference.
 fn repeat(script: &Script, times: u64, players: usize) {
     if times == 1 {
-        let (kernel, overfly) = Labs::new().worlds().play(script, SURE);
+        let folder = tempfile::tempdir().unwrap();
+        let program = compile(play::PROGRAM, folder.path());
+        let (kernel, overfly) = Labs::new(0, &program).worlds().play(script, SURE);
         println!("{}", show(script, &kernel, &overfly));
         return;
     }
@@ -285,5 +317,5 @@ fn many_sequences() {
     }
     println!("seeds {seeds:?}");
     let with = std::env::var("OVERFLY_WITH").ok();
-    report(&session(seeds, with.as_deref(), setting("OVERFLY_PLAYERS", 16) as usize, enough), began);
+    report(&session(seeds, with.as_deref(), setting("OVERFLY_PLAYERS", 28) as usize, enough), began);
 }

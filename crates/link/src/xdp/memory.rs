@@ -178,7 +178,7 @@ impl Memory {
         if size != length.next_multiple_of(page_len(pool)?) {
             return Err(Error::Layout("the pool's memory is not as long as its layout"));
         }
-        let mapping = Mapping::shared(pool, 0, size, "mmap of a pool")?;
+        let mapping = Mapping::aligned(pool, size, "mmap of a pool")?;
         Ok(Memory { mapping, layout })
     }
 

@@ -21,6 +21,7 @@ use super::rings::Ring;
 use super::socket::{self, BusyPoll};
 use super::turn_wait::TurnWait;
 use crate::Error;
+use crate::mapping::Mapping;
 
 /// The number of whoever owns the pool, where a stack's would be.
 const OWNER: u16 = STACKS_MAX;
@@ -45,7 +46,8 @@ pub enum HugePages {
     /// It is not.
     #[default]
     No,
-    /// Where the machine has enough of them free (`vm.nr_hugepages`).
+    /// Where the machine has enough of them set aside (`vm.nr_hugepages`); else of those that it can put together, which are not
+    /// called so: each process that has a stack maps the whole pool, and of small pages that takes milliseconds.
     Try,
     /// It is, or there is no pool.
     Insist,
@@ -101,14 +103,14 @@ impl Pool {
         layout.check()?;
         let system = Error::system;
         let ((descriptor, memory), huge_pages) = match pages {
-            HugePages::No => (allocate(layout, MemfdFlags::empty())?, false),
-            HugePages::Try => match allocate(layout, MemfdFlags::HUGETLB) {
+            HugePages::No => (allocate(layout, MemfdFlags::empty(), false)?, false),
+            HugePages::Try => match allocate(layout, MemfdFlags::HUGETLB, false) {
                 Ok(memory) => (memory, true),
-                Err(_) => (allocate(layout, MemfdFlags::empty())?, false),
+                Err(_) => (allocate(layout, MemfdFlags::empty(), true)?, false),
             },
             HugePages::Insist => {
                 let length = layout.memory_len();
-                let memory = allocate(layout, MemfdFlags::HUGETLB);
+                let memory = allocate(layout, MemfdFlags::HUGETLB, false);
                 (memory.map_err(|_| Error::NoHugePages { length })?, true)
             }
         };
@@ -360,8 +362,9 @@ impl core::fmt::Debug for Pool {
     }
 }
 
-/// A pool's memory, from pages that `flags` say, and this process's view of it.
-fn allocate(layout: PoolLayout, flags: MemfdFlags) -> Result<(OwnedFd, Memory), Error> {
+/// A pool's memory, from pages that `flags` say, which are put together to huge ones if that is wished and can be done; and this
+/// process's view of it.
+fn allocate(layout: PoolLayout, flags: MemfdFlags, gathered: bool) -> Result<(OwnedFd, Memory), Error> {
     let descriptor = memfd_create("overfly-pool", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING | flags)
         .map_err(|errno| Error::system("memfd_create", errno))?;
     let length = layout.memory_len().next_multiple_of(page_len(descriptor.as_fd())?);
@@ -369,6 +372,10 @@ fn allocate(layout: PoolLayout, flags: MemfdFlags) -> Result<(OwnedFd, Memory), 
     // Nobody who shares the pool can cut the memory off under the others.
     fcntl_add_seals(&descriptor, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)
         .map_err(|errno| Error::system("sealing of a pool", errno))?;
+    if gathered {
+        // Small ones do as well.
+        let _ = Mapping::gather(descriptor.as_fd(), length);
+    }
     let memory = Memory::map(descriptor.as_fd(), layout)?;
     Ok((descriptor, memory))
 }
@@ -396,4 +403,37 @@ pub(crate) fn shared_rings(
         Ring::map(socket, XDP_UMEM_PGOFF_FILL_RING, &offsets.fr, layout.fill_ring())?,
         Ring::map(socket, XDP_UMEM_PGOFF_COMPLETION_RING, &offsets.cr, layout.completion_ring())?,
     ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What the kernel says of a mapping, in KiB.
+    fn of_mapping(memory: &Memory, what: &str) -> u64 {
+        let smaps = std::fs::read_to_string("/proc/self/smaps").unwrap();
+        let begin = format!("{:x}-", memory.base().as_ptr() as usize);
+        let lines = smaps.lines().skip_while(|line| !line.starts_with(&begin));
+        let number = lines.filter_map(|line| line.strip_prefix(what)).next().unwrap();
+        number.trim_start_matches(':').trim().trim_end_matches(" kB").parse().unwrap()
+    }
+
+    #[test]
+    fn each_process_maps_a_pool_in_huge_pages_where_they_can_be_put_together() {
+        let layout = PoolLayout {
+            rx_frames: 8192,
+            rx_ring: 1024,
+            tx_frames: 512,
+            tx_queues: 2,
+            stacks: 32,
+            frame_buffers: 5,
+        };
+        let (descriptor, _memory) = allocate(layout, MemfdFlags::empty(), true).unwrap();
+        let another = Memory::map(descriptor.as_fd(), layout).unwrap();
+        assert!(of_mapping(&another, "Rss") * 1024 >= layout.memory_len() as u64);
+        if Mapping::gather(descriptor.as_fd(), layout.memory_len()) {
+            let huge = of_mapping(&another, "ShmemPmdMapped");
+            assert!(huge * 1024 >= layout.memory_len() as u64 - (4 << 20), "{huge} KiB");
+        }
+    }
 }

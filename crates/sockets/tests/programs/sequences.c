@@ -547,10 +547,10 @@ static void do_thread(struct actor *actor, char **words)
     say(actor, "started");
 }
 
-/* `C` of `L`, `D` of `R`: what is open it has as well. */
+/* `C` of `L`, `D` of `R`, or who it is said to be: what is open it has as well. */
 static void do_fork(struct actor *actor, char **words)
 {
-    (void)words;
+    char name[2] = {*words[0] ? *words[0] : actor->name == 'L' ? 'C' : 'D'};
     pid_t process = fork();
     if (process < 0)
         return fault(actor, "fork");
@@ -558,7 +558,7 @@ static void do_fork(struct actor *actor, char **words)
         /* Who hangs up there has gone. */
         while (control_count > 0)
             close(controls[--control_count]);
-        work(actor->name == 'L' ? "C" : "D");
+        work(name);
     }
     say(actor, "forked");
 }

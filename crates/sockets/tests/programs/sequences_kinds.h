@@ -161,11 +161,11 @@ static void do_pwait(struct actor *actor, char **words)
 
 /* ---- lingering, urgent data ---- */
 
-/* close() that waits until everything has arrived: a sequence does not last half a minute. */
+/* close() that waits until everything has arrived, or for so many seconds: a sequence does not last half a minute. */
 static void do_leave(struct actor *actor, char **words)
 {
     int fd = descriptor(words[0]);
-    struct linger linger = {.l_onoff = 1, .l_linger = 30};
+    struct linger linger = {.l_onoff = 1, .l_linger = *words[1] ? atoi(words[1]) : 30};
     int result = setsockopt(fd, SOL_SOCKET, SO_LINGER, &linger, sizeof linger);
     if (result < 0)
         return say_result(actor, result);

@@ -9,8 +9,8 @@ use std::time::Instant;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 pub(crate) enum News {
-    /// An actor of this process.
-    Came(u32),
+    /// An actor, of this process.
+    Came(char, u32),
     Said(char, String),
     Gone(char),
 }
@@ -35,7 +35,10 @@ impl Inbox {
 
     /// False if it has gone.
     pub(crate) fn tell(&mut self, actor: char, line: &str) -> bool {
-        self.actors.get_mut(&actor).is_some_and(|stream| writeln!(stream, "{line}").is_ok())
+        // At once: half a line would wake it as well.
+        self.actors
+            .get_mut(&actor)
+            .is_some_and(|stream| stream.write_all(format!("{line}\n").as_bytes()).is_ok())
     }
 
     /// What comes next, until then.
@@ -72,8 +75,9 @@ impl Inbox {
         let (mut stream, _) = self.listener.accept().unwrap();
         let hello = read_lines(&mut stream).unwrap_or_default();
         if let Some((name, process)) = hello.trim_end().split_once(' ') {
-            self.actors.insert(name.parse().unwrap(), stream);
-            self.heard.push_back(News::Came(process.parse().unwrap()));
+            let name = name.parse().unwrap();
+            self.actors.insert(name, stream);
+            self.heard.push_back(News::Came(name, process.parse().unwrap()));
         }
     }
 

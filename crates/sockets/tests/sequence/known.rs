@@ -341,7 +341,7 @@ fn fits(pattern: &str, text: &str) -> bool {
             let digits = text.bytes().take_while(u8::is_ascii_digit).count();
             digits > 0 && after(digits)
         }
-        '@' => text.starts_with(['C', 'D']) && after(1),
+        '@' => text.starts_with(['C', 'D', 'E', 'F']) && after(1),
         _ => text.starts_with(first) && after(first.len_utf8()),
     }
 }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use super::inbox::{Inbox, News};
 use super::rest::{Pace, Patience, Watch};
-use super::script::{Place, Script, Step};
+use super::script::{Place, Script, Step, side_of};
 use crate::bench::lab::{CLIENT, CLIENT_V6, Namespace, SERVER, SERVER_V6};
 use crate::bench::{Bench, Helper, compile, spawn, wait};
 
@@ -44,7 +44,7 @@ impl Nursery {
     }
 
     fn order(&mut self, words: &str) {
-        writeln!(self.orders.as_mut().unwrap(), "{words}").unwrap();
+        self.orders.as_mut().unwrap().write_all(format!("{words}\n").as_bytes()).unwrap();
     }
 
     /// Kills the sequence's processes of this side.
@@ -73,6 +73,8 @@ pub(crate) struct Players {
     /// The threads of the broker.
     brokers: Vec<u32>,
     folder: PathBuf,
+    /// Whether somebody went on running for a long time, in one of the sequences since this was last set.
+    pub(crate) restless: bool,
 }
 
 impl Players {
@@ -92,6 +94,7 @@ impl Players {
             near: Nursery::start(&bench.lab.server, command()),
             brokers: brokers.unwrap_or_default().to_vec(),
             folder: bench.folder.path().to_owned(),
+            restless: false,
         }
     }
 
@@ -109,8 +112,14 @@ impl Players {
         let (inbox, unit_ms) = (Inbox::new(&path), pace.unit.as_millis());
         self.left.order(&format!("begin {} L {own} {other} {base} {unit_ms}", path.display()));
         right.order(&format!("begin {} R {other} {own} {base} {unit_ms}", path.display()));
-        let mut stage = Stage::new(script, pace, Watch::new(&self.brokers), inbox);
+        let accelerated = match script.place {
+            _ if self.brokers.is_empty() => "",
+            Place::Host => "LR",
+            Place::V4 | Place::V6 => "L",
+        };
+        let mut stage = Stage::new(script, pace, Watch::new(&self.brokers), inbox, accelerated);
         let transcript = stage.play();
+        self.restless |= stage.restless;
         right.end();
         self.left.end();
         transcript
@@ -123,13 +132,17 @@ struct Stage<'a> {
     pace: Pace,
     watch: Watch,
     inbox: Inbox,
+    /// The sides that are.
+    accelerated: &'static str,
+    /// Whether somebody went on running after a step for as long as was waited.
+    restless: bool,
     /// Whose call waits, and which step that is.
     busy: BTreeMap<char, usize>,
 }
 
 impl<'a> Stage<'a> {
-    fn new(script: &'a Script, pace: Pace, watch: Watch, inbox: Inbox) -> Self {
-        Stage { script, pace, watch, inbox, busy: BTreeMap::new() }
+    fn new(script: &'a Script, pace: Pace, watch: Watch, inbox: Inbox, accelerated: &'static str) -> Self {
+        Stage { script, pace, watch, inbox, accelerated, restless: false, busy: BTreeMap::new() }
     }
 
     fn play(&mut self) -> Transcript {
@@ -156,7 +169,8 @@ impl<'a> Stage<'a> {
         let mut later = Vec::new();
         let own = if step.actor == '-' {
             // Whatever has a timer hears it.
-            self.hear(Instant::now() + self.pace.unit * 30, None, &mut later);
+            let times = step.words.split(' ').nth(1).map_or(1, |times| times.parse().expect("a number"));
+            self.hear(Instant::now() + self.pace.unit * 30 * times, None, &mut later);
             String::new()
         } else if !self.inbox.has(step.actor) {
             "nobody".to_owned()
@@ -187,7 +201,7 @@ impl<'a> Stage<'a> {
         };
         match said.as_str() {
             "started" => self.until_here(if step.actor == 'L' { 'M' } else { 'S' }, later),
-            "forked" => self.until_here(if step.actor == 'L' { 'C' } else { 'D' }, later),
+            "forked" => self.until_here(step.child(), later),
             _ => {}
         }
         said
@@ -220,11 +234,13 @@ impl<'a> Stage<'a> {
     ) -> Option<String> {
         let began = Instant::now();
         loop {
-            let said = self.hear(Instant::now() + self.pace.look(), awaited, later);
+            let said = self.hear(self.watch.next_look(began, patience), awaited, later);
             if said.is_some() {
                 return said;
             }
+            self.watch.set_busy(self.busy.keys().map(|actor| side_of(*actor)));
             if self.watch.is_over(began, patience) {
+                self.restless |= began.elapsed() >= patience.end;
                 // Who sleeps now has perhaps just said something.
                 return self.hear(began, awaited, later);
             }
@@ -235,8 +251,9 @@ impl<'a> Stage<'a> {
     fn hear(&mut self, end: Instant, awaited: Option<char>, later: &mut Vec<String>) -> Option<String> {
         loop {
             let (actor, said) = match self.inbox.next(end)? {
-                News::Came(process) => {
-                    self.watch.add(process);
+                News::Came(actor, process) => {
+                    let side = side_of(actor);
+                    self.watch.add(process, side, self.accelerated.contains(side));
                     continue;
                 }
                 News::Said(actor, said) => (actor, said),

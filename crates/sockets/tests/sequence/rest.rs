@@ -22,10 +22,8 @@ impl Pace {
         Pace { unit: Duration::from_millis(unit_ms), quiet: Duration::from_millis(quiet_ms) }
     }
 
-    /// How often it is looked whether somebody has run.
-    pub(crate) fn look(self) -> Duration {
-        (self.quiet / 2).clamp(Duration::from_micros(500), Duration::from_millis(5))
-    }
+    /// How long it is left to themselves at first: who has answered goes to sleep. A look that found it running would count.
+    const FIRST_LOOK: Duration = Duration::from_micros(500);
 }
 
 /// How long something is waited for.
@@ -39,22 +37,45 @@ pub(crate) struct Patience {
     pub(crate) end: Duration,
 }
 
+/// The longest time between two looks.
+const LOOK_MAX: Duration = Duration::from_millis(6);
+
+/// A process of somebody who plays.
+struct Process {
+    id: u32,
+    side: char,
+    /// Whether it has threads of the library's, which run when they like. Those of its own wait for orders, unless a call of theirs
+    /// waits.
+    accelerated: bool,
+}
+
 /// A thread of somebody who plays.
 struct Thread {
+    process: u32,
     schedstat: File,
     stat: File,
     /// What `schedstat` said.
     run: [u8; 64],
 }
 
+/// What a thread does.
+#[derive(Clone, Copy)]
+struct State {
+    sleeps: bool,
+    /// How many its process has.
+    threads: usize,
+}
+
 /// The threads of those who play.
 pub(crate) struct Watch {
-    processes: Vec<u32>,
+    processes: Vec<Process>,
     threads: BTreeMap<u32, Thread>,
     /// When one of them was last found to have run.
     ran: Instant,
     /// What the broker's threads do: they serve others, too, and are not to be at work.
     brokers: Vec<File>,
+    /// The sides of which an actor's call waits.
+    busy: String,
 }
 
 impl Watch {
@@ -62,32 +83,64 @@ impl Watch {
     pub(crate) fn new(brokers: &[u32]) -> Watch {
         let open = |id: &u32| File::open(format!("/proc/self/task/{id}/syscall")).ok();
         let brokers = brokers.iter().filter_map(open).collect();
-        Watch { processes: Vec::new(), threads: BTreeMap::new(), ran: Instant::now(), brokers }
+        Watch {
+            processes: Vec::new(),
+            threads: BTreeMap::new(),
+            ran: Instant::now(),
+            brokers,
+            busy: String::new(),
+        }
     }
 
-    /// One more process, or one that was there.
-    pub(crate) fn add(&mut self, process: u32) {
-        if !self.processes.contains(&process) {
-            self.processes.push(process);
+    /// One more process of that side, or one that was there.
+    pub(crate) fn add(&mut self, id: u32, side: char, accelerated: bool) {
+        if !self.processes.iter().any(|process| process.id == id) {
+            self.processes.push(Process { id, side, accelerated });
         }
+    }
+
+    /// Calls of these sides' actors wait.
+    pub(crate) fn set_busy(&mut self, sides: impl Iterator<Item = char>) {
+        self.busy.clear();
+        self.busy.extend(sides);
+    }
+
+    /// When it is to be asked next whether what is waited for since `began` will not come.
+    pub(crate) fn next_look(&self, began: Instant, patience: Patience) -> Instant {
+        let now = Instant::now();
+        if now < began + Pace::FIRST_LOOK {
+            return began + Pace::FIRST_LOOK;
+        }
+        // At the latest then it is over, if nobody runs.
+        let quiet = self.ran.max(began) + patience.quiet;
+        let rest = began + patience.rest;
+        let over = quiet.min(if rest > now { rest } else { now + Duration::from_millis(1) });
+        // Who runs for longer than a look is to be heard.
+        over.clamp(now + Duration::from_micros(100), now + LOOK_MAX)
     }
 
     /// Whether what is waited for since `began` will not come.
     pub(crate) fn is_over(&mut self, began: Instant, patience: Patience) -> bool {
-        self.look();
         let now = Instant::now();
         let quiet = now - self.ran.max(began) >= patience.quiet;
+        let sleep = (quiet || now - began >= patience.rest) && self.sleeps();
+        // After the question: who had run before it, or since, would be taken for one who had slept all the time.
+        self.look();
         now - began >= patience.end
-            || (quiet || now - began >= patience.rest)
-                && self.sleeps()
-                // Nor has anybody run, or begun, since.
-                && (!quiet || Instant::now() - self.ran.max(began) >= patience.quiet)
+            || sleep && (!quiet || Instant::now() - self.ran.max(began) >= patience.quiet)
+    }
+
+    /// Whether it can run before it is told something.
+    fn may_run(&self, process: u32) -> bool {
+        let process = self.processes.iter().find(|known| known.id == process);
+        process.is_none_or(|process| process.accelerated || self.busy.contains(process.side))
     }
 
     /// Notes who has run.
     fn look(&mut self) {
         let mut ran = false;
-        for thread in self.threads.values_mut() {
+        for id in self.those_who_may_run() {
+            let Some(thread) = self.threads.get_mut(&id) else { continue };
             let mut run = [0; 64];
             let _ = thread.schedstat.read_at(&mut run, 0);
             ran |= run != thread.run;
@@ -98,22 +151,47 @@ impl Watch {
         }
     }
 
+    fn those_who_may_run(&self) -> Vec<u32> {
+        let ids = self.threads.iter().filter(|(_, thread)| self.may_run(thread.process));
+        ids.map(|(id, _)| *id).collect()
+    }
+
     /// Whether all sleep, also those who are new.
     fn sleeps(&mut self) -> bool {
-        let of_all = self.processes.iter().flat_map(|process| threads_of(&process.to_string()));
-        let of_all: Vec<u32> = of_all.collect();
-        self.threads.retain(|id, _| of_all.contains(id));
-        for id in of_all {
+        let processes: Vec<u32> =
+            self.processes.iter().map(|process| process.id).filter(|id| self.may_run(*id)).collect();
+        processes.into_iter().all(|process| self.process_sleeps(process))
+            && self.brokers.iter().all(waits_for_orders)
+    }
+
+    /// Its threads are only counted, and listed when there are more or fewer than before, or others.
+    fn process_sleeps(&mut self, process: u32) -> bool {
+        let known = |watch: &Watch| watch.threads.values().filter(|thread| thread.process == process).count();
+        let states = |watch: &Watch| {
+            let threads = watch.threads.values().filter(|thread| thread.process == process);
+            threads.map(Thread::state).collect::<Vec<_>>()
+        };
+        let mut found = states(self);
+        let are_all = |found: &[Option<State>], count: usize| {
+            count > 0 && found.iter().all(|state| state.is_some_and(|state| state.threads == count))
+        };
+        if !are_all(&found, known(self)) {
+            self.list(process);
+            found = states(self);
+        }
+        found.into_iter().flatten().all(|state| state.sleeps)
+    }
+
+    fn list(&mut self, process: u32) {
+        let all: Vec<u32> = threads_of(&process.to_string()).collect();
+        self.threads.retain(|id, thread| thread.process != process || all.contains(id));
+        for id in all {
             if !self.threads.contains_key(&id)
-                && let Some(thread) = Thread::open(id)
+                && let Some(thread) = Thread::open(process, id)
             {
                 self.threads.insert(id, thread);
             }
         }
-        let sleep = self.threads.values().all(Thread::sleeps) && self.brokers.iter().all(waits_for_orders);
-        // Who had run between a look and the question would be taken for one who had slept all the time.
-        self.look();
-        sleep
     }
 }
 
@@ -144,19 +222,22 @@ fn threads_of(process: &str) -> impl Iterator<Item = u32> + use<> {
 
 impl Thread {
     /// `None` if it has ended.
-    fn open(id: u32) -> Option<Thread> {
+    fn open(process: u32, id: u32) -> Option<Thread> {
         let open = |name| File::open(format!("/proc/{id}/task/{id}/{name}")).ok();
-        Some(Thread { schedstat: open("schedstat")?, stat: open("stat")?, run: [0; 64] })
+        Some(Thread { process, schedstat: open("schedstat")?, stat: open("stat")?, run: [0; 64] })
     }
 
-    /// One that has ended does.
-    fn sleeps(&self) -> bool {
-        let mut stat = [0; 128];
+    /// `None` if it has ended.
+    fn state(&self) -> Option<State> {
+        let mut stat = [0; 512];
         let length = self.stat.read_at(&mut stat, 0).unwrap_or(0);
         // The name before the state may have any character.
-        let name = stat[..length].iter().rposition(|byte| *byte == b')');
-        let state = name.and_then(|name| stat.get(name + 2));
-        state.is_none_or(|state| b"SZX".contains(state))
+        let name = stat[..length].iter().rposition(|byte| *byte == b')')?;
+        let fields = std::str::from_utf8(&stat[name + 1..length]).ok()?;
+        let mut fields = fields.split_ascii_whitespace();
+        let sleeps = ["S", "Z", "X"].contains(&fields.next()?);
+        // The twentieth of all.
+        Some(State { sleeps, threads: fields.nth(16)?.parse().ok()? })
     }
 }
 
@@ -171,7 +252,7 @@ fn who_runs_is_not_at_rest() {
         let mut child =
             crate::bench::Helper(std::process::Command::new("sh").args(["-c", program]).spawn().unwrap());
         let mut watch = Watch::new(&[]);
-        watch.add(child.0.id());
+        watch.add(child.0.id(), 'L', true);
         let began = Instant::now();
         while !watch.is_over(began, patience) && began.elapsed() < Duration::from_secs(1) {
             std::thread::sleep(Duration::from_millis(2));

@@ -24,7 +24,18 @@ pub(super) struct Kinds {
     lingering: bool,
     /// Urgent data.
     urgent: bool,
+    /// Two children of each side, of which one may be the other's.
+    pub(super) children: bool,
+    /// close() whose time to wait is over before all has arrived.
+    expiring: bool,
+    /// UDP sockets of several processes.
+    shared: bool,
+    /// Datagrams of several frames.
+    long: bool,
 }
+
+/// From this seed on a sequence may be of the last four kinds: those before are what they were.
+const LATER_KINDS: u64 = 1_000_000_000;
 
 const NUMBERS: &[(usize, Action)] = &[(6, Story::dup_over), (2, Story::file)];
 const PIPES: &[(usize, Action)] = &[(6, Story::send_quietly), (4, Story::shutdown), (3, Story::close)];
@@ -33,6 +44,9 @@ const MAPPED: &[(usize, Action)] = &[(4, Story::look_at_names), (1, Story::v6_on
 const SETS: &[(usize, Action)] = &[(6, Story::nest), (4, Story::wait)];
 const MASKS: &[(usize, Action)] = &[(9, Story::wait_masked), (2, Story::mask), (5, Story::kick)];
 const LINGERING: &[(usize, Action)] = &[(6, Story::leave), (2, Story::fill)];
+const CHILDREN: &[(usize, Action)] = &[(9, Story::multiply), (3, Story::pass_on)];
+const EXPIRING: &[(usize, Action)] = &[(5, Story::leave_too_soon)];
+const SHARED: &[(usize, Action)] = &[(7, Story::multiply), (3, Story::pass_on), (1, Story::exec)];
 const URGENT: &[(usize, Action)] = &[
     (7, Story::send_urgent),
     (7, Story::recv_urgent),
@@ -68,6 +82,22 @@ const DATAGRAMS: &[(usize, Action)] = &[
 impl Kinds {
     /// Of a seed. Draws from a row of its own, so that what the seed makes besides is the same.
     pub(super) fn of(seed: u64) -> Kinds {
+        let first = Kinds::first_of(seed);
+        if seed < LATER_KINDS {
+            return first;
+        }
+        let mut random = Random(seed.rotate_left(32));
+        let mut chance = |percent: usize, wanted: bool| random.chance(percent) && wanted;
+        Kinds {
+            children: chance(30, !first.datagrams),
+            expiring: chance(8, !first.datagrams),
+            shared: chance(50, first.datagrams),
+            long: chance(40, first.datagrams),
+            ..first
+        }
+    }
+
+    fn first_of(seed: u64) -> Kinds {
         let mut random = Random(!seed);
         if random.chance(25) {
             return Kinds { datagrams: true, ..Kinds::default() };
@@ -82,13 +112,15 @@ impl Kinds {
             masks: random.chance(15),
             lingering: random.chance(10),
             urgent: random.chance(12),
+            ..Kinds::default()
         }
     }
 
     /// What an actor does next, and how often.
     pub(super) fn actions(self) -> Vec<(usize, Action)> {
         if self.datagrams {
-            return DATAGRAMS.to_vec();
+            let besides = if self.shared { SHARED } else { &[] };
+            return DATAGRAMS.iter().chain(besides).copied().collect();
         }
         let besides = [
             (self.numbers, NUMBERS),
@@ -99,6 +131,8 @@ impl Kinds {
             (self.masks, MASKS),
             (self.lingering, LINGERING),
             (self.urgent, URGENT),
+            (self.children, CHILDREN),
+            (self.expiring, EXPIRING),
         ];
         let besides = besides.into_iter().filter(|(is, _)| *is).flat_map(|(_, actions)| actions);
         ACTIONS.iter().chain(besides).copied().collect()
@@ -141,9 +175,20 @@ impl Story {
         self.random.of(&[0, 0, 0, 1, 1, 2, 4]) + if side_of(actor) == 'R' { 0 } else { 5 }
     }
 
-    /// What goes into one frame: fragments come by the kernel's socket as well.
+    /// What goes into one frame, but for sequences about what does not: fragments come by the kernel's socket as well.
     fn datagram_length(&mut self) -> usize {
+        if self.kinds.long {
+            return self.random.of(&[0, 1, 100, 1400, 2000, 5000, 20_000]);
+        }
         self.random.of(&[0, 1, 5, 10, 100, 1400])
+    }
+
+    /// How much is read of one.
+    fn room_for_datagram(&mut self) -> usize {
+        if self.kinds.long {
+            return self.random.of(&[0, 5, 2000, 30_000, 30_000]);
+        }
+        self.random.of(&[0, 1, 5, 12, 2000, 2000])
     }
 
     fn send_to(&mut self, actor: char) {
@@ -164,7 +209,7 @@ impl Story {
     }
 
     fn receive_from(&mut self, actor: char) {
-        let (slot, length) = (self.slot(actor, &[Connection]), self.random.of(&[0, 1, 5, 12, 2000, 2000]));
+        let (slot, length) = (self.slot(actor, &[Connection]), self.room_for_datagram());
         let flags = self.flags(actor, &["-", "-", "-", "p", "t", "pt"]);
         self.say(actor, format!("recvfrom {slot} {length} {flags}"));
     }
@@ -290,6 +335,19 @@ impl Story {
         let slot = self.slot(actor, &[Connection]);
         self.say(actor, format!("leave {slot}"));
         self.put(actor, slot, super::Closed);
+    }
+
+    /// The peer's queue is full: the time to wait is over before anything has left.
+    fn leave_too_soon(&mut self, actor: char) {
+        if self.has_filled(actor) {
+            return;
+        }
+        let slot = self.slot(actor, &[Connection]);
+        self.say(actor, format!("fill {slot}"));
+        self.filled.push(side_of(actor));
+        self.say(actor, format!("leave {slot} 1"));
+        self.put(actor, slot, super::Closed);
+        self.say('-', "pause 5");
     }
 
     // ---- waiting ----

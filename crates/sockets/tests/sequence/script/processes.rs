@@ -62,19 +62,28 @@ impl Story {
 
     /// Another thread or process, or a child's end.
     pub(super) fn multiply(&mut self, actor: char) {
-        let (thread, child) = if side_of(actor) == 'L' { ('M', 'C') } else { ('S', 'D') };
-        if actor == child {
+        let (thread, child, other) = if side_of(actor) == 'L' { ('M', 'C', 'E') } else { ('S', 'D', 'F') };
+        let another =
+            self.kinds.children && self.slots.contains_key(&child) && !self.slots.contains_key(&other);
+        if another && actor != thread {
+            return self.make_child(actor, other, &format!("fork {other}"));
+        }
+        if actor == child || actor == other {
             self.say(actor, "exit");
-            self.actors.retain(|other| *other != child);
+            self.actors.retain(|other| *other != actor);
         } else if actor == thread {
             self.look(actor);
         } else if !self.actors.contains(&thread) && self.random.chance(60) {
             self.make_thread(actor);
         } else if !self.slots.contains_key(&child) {
-            self.say(actor, "fork");
-            let inherited = self.slots(actor).clone();
-            self.slots.insert(child, inherited);
-            self.actors.push(child);
+            self.make_child(actor, child, "fork");
         }
+    }
+
+    fn make_child(&mut self, actor: char, child: char, words: &str) {
+        self.say(actor, words);
+        let inherited = self.slots(actor).clone();
+        self.slots.insert(child, inherited);
+        self.actors.push(child);
     }
 }
