@@ -31,14 +31,38 @@ fn lock_to_read<T>(descriptor: i32) -> Result<(Guard<'static, Process>, SocketId
     }
 }
 
+/// Locks what the call keeps, if its descriptor is not that any more.
+fn lock_kept<T>(hold: &mut Hold) -> Option<Result<(Guard<'static, Process>, SocketId), Answer<T>>> {
+    match hold.lock() {
+        Some(locked) => Some(Ok(locked)),
+        None if hold.elsewhere().is_some() => Some(Err(Answer::Kernel)),
+        None => None,
+    }
+}
+
 /// recv() with MSG_* `flags`; read() has none. It waits for what SO_RCVLOWAT says, but for no more than `most`.
 pub(crate) fn receive(descriptor: i32, target: Target<'_>, flags: i32, most: usize) -> Answer<usize> {
     // Before the guard: it goes after it.
     let mut hold = Hold::new();
-    let (mut guard, id) = match lock_to_read(descriptor) {
+    receive_of(&mut hold, descriptor, target, flags, most)
+}
+
+/// The same for a part of a call, of which the parts before keep what they waited for: [`Hold::elsewhere`] is what the kernel is to be
+/// asked about.
+pub(crate) fn receive_of(
+    hold: &mut Hold,
+    descriptor: i32,
+    target: Target<'_>,
+    flags: i32,
+    most: usize,
+) -> Answer<usize> {
+    let (mut guard, id) = match lock_kept(hold).unwrap_or_else(|| lock_to_read(descriptor)) {
         Ok(locked) => locked,
         Err(answer) => return answer,
     };
+    if !is_connection(&guard, id) && hold.is_last() {
+        return Answer::error(Errno::NOTCONN);
+    }
     if !is_connection(&guard, id) {
         drop(guard);
         let in_kernel = |flags| {
@@ -109,9 +133,9 @@ pub(crate) fn receive(descriptor: i32, target: Target<'_>, flags: i32, most: usi
                 if peek {
                     let patience = patience.get_or_insert_with(|| Patience::begin(&guard, id, true, since));
                     let seen = Some(done);
-                    guard = match wait_for(guard, (id, descriptor), &mut hold, seen, patience.after(done)) {
+                    guard = match wait_for(guard, (id, descriptor), hold, seen, patience.after(done)) {
                         Ok(guard) => guard,
-                        Err(answer) => return rest.of(&hold).receive(answer, *patience, target, done),
+                        Err(answer) => return rest.of(hold).receive(answer, *patience, target, done),
                     };
                 }
             }
@@ -132,9 +156,9 @@ pub(crate) fn receive(descriptor: i32, target: Target<'_>, flags: i32, most: usi
                     return Answer::error(Errno::AGAIN);
                 }
                 let patience = patience.get_or_insert_with(|| Patience::begin(&guard, id, true, since));
-                guard = match wait_for(guard, (id, descriptor), &mut hold, Some(0), patience.after(done)) {
+                guard = match wait_for(guard, (id, descriptor), hold, Some(0), patience.after(done)) {
                     Ok(guard) => guard,
-                    Err(answer) => return rest.of(&hold).receive(answer, *patience, target, done),
+                    Err(answer) => return rest.of(hold).receive(answer, *patience, target, done),
                 };
             }
             Err(_) if done > 0 => return done_in_part(&mut guard, id, pending, done),
@@ -176,10 +200,18 @@ fn broken_pipe(flags: i32) -> Answer<usize> {
 /// send() with MSG_* `flags`; write() has none.
 pub(crate) fn send(descriptor: i32, source: Source<'_>, flags: i32) -> Answer<usize> {
     let mut hold = Hold::new();
-    let (mut guard, id) = match lock_socket(descriptor) {
+    send_of(&mut hold, descriptor, source, flags)
+}
+
+/// The same for a part of a call, as in [`receive_of`].
+pub(crate) fn send_of(hold: &mut Hold, descriptor: i32, source: Source<'_>, flags: i32) -> Answer<usize> {
+    let (mut guard, id) = match lock_kept(hold).unwrap_or_else(|| lock_socket(descriptor)) {
         Ok(locked) => locked,
         Err(answer) => return answer,
     };
+    if !is_connection(&guard, id) && hold.is_last() {
+        return Answer::error(Errno::NOTCONN);
+    }
     if !is_connection(&guard, id) {
         drop(guard);
         return datagram::send(descriptor, source, None, datagram::ControlMessages::default(), flags);
@@ -240,9 +272,9 @@ pub(crate) fn send(descriptor: i32, source: Source<'_>, flags: i32) -> Answer<us
                     continue;
                 }
                 let patience = patience.get_or_insert_with(|| Patience::begin(&guard, id, false, since));
-                guard = match wait_for(guard, (id, descriptor), &mut hold, None, patience.after(done)) {
+                guard = match wait_for(guard, (id, descriptor), hold, None, patience.after(done)) {
                     Ok(guard) => guard,
-                    Err(answer) => return rest.of(&hold).send(answer, *patience, source, done),
+                    Err(answer) => return rest.of(hold).send(answer, *patience, source, done),
                 };
             }
             Err(_) if done > 0 => return done_in_part(&mut guard, id, pending, done),
@@ -359,8 +391,8 @@ pub(crate) fn take_error(descriptor: i32) -> Option<Errno> {
 }
 
 /// The error is told once more: nobody has heard it.
-pub(crate) fn put_back_error(descriptor: i32, error: Errno) {
-    if let Ok((mut guard, id)) = lock_socket::<()>(descriptor) {
+pub(crate) fn put_back_error(hold: &mut Hold, descriptor: i32, error: Errno) {
+    if let Ok((mut guard, id)) = lock_kept::<()>(hold).unwrap_or_else(|| lock_socket(descriptor)) {
         let socket = guard.stack.socket_mut(id);
         (socket.error, socket.error_of_several) = (Some(error), None);
     }

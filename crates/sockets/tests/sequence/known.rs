@@ -24,7 +24,8 @@ const SHUT_AND_READ: &[&str] = &["* fill *", "* shutdown * 2", "* drain *"];
 
 const CLOSED_UNDER_A_CALL: &str = "close() ends accept(), poll() and epoll_wait() of another thread for the descriptor, and a wait for a datagram, with EBADF or POLLNVAL; the kernel lets them wait";
 
-const REPLACED_UNDER_POLL: &str = "dup2() over a descriptor that another thread polls: its poll() says what the new one is; the kernel's goes on with the old one";
+const REPLACED_UNDER_POLL: &str = "dup2() over a descriptor that another thread has in poll() or select(): that says what the new one is; the kernel's goes on with the old \
+     one";
 
 const ROOM_AGAIN: &str = "whether a connection has room again once a send() has taken a part depends on how far its queue and the peer's have grown, each stack's \
      own affair";
@@ -137,7 +138,7 @@ const fn within_host(
     Known { place: Some(Place::Host), ..known(step, told, after, reason) }
 }
 
-pub(crate) static KNOWN: [Known; 111] = [
+pub(crate) static KNOWN: [Known; 116] = [
     known(
         "* bind *",
         ("0", "EINVAL"),
@@ -170,12 +171,19 @@ pub(crate) static KNOWN: [Known; 111] = [
     known("* close *", ("0, then EBADF*", "*wait * has waited: EBADF*"), NONE, CLOSED_UNDER_A_CALL),
     known("* close *", ("0, then EBADF*", "*re* has waited: EBADF*"), &["* dgram *"], CLOSED_UNDER_A_CALL),
     known("* close *", ("0, then EBADF*", "*poll *has waited: 1 NVAL*"), NONE, CLOSED_UNDER_A_CALL),
-    known("* dup2 *", ("0", "0; *poll * has waited: 1 *"), &["* poll * -"], REPLACED_UNDER_POLL),
+    known("* dup# *", ("0", "0; *poll* has waited: # *"), &["* *poll* -"], REPLACED_UNDER_POLL),
+    known("* dup# *", ("0", "0; *select * has waited: # *"), &["* *select * -"], REPLACED_UNDER_POLL),
     known("* select * w *", ("1 w", "waits"), &["* send * 3000000 *"], ROOM_AGAIN),
     known(
         "@ *",
         ("EAGAIN", "EAGAIN; *select * has waited: 1 w"),
         &["* fork", "* send * 3000000 *", "* select * w *"],
+        ANOTHER_QUEUE,
+    ),
+    known(
+        "@ *",
+        ("EAGAIN", "EAGAIN; *select * has waited: 1 w"),
+        &["* fork", "* fill *", "* select * w *"],
         ANOTHER_QUEUE,
     ),
     // As soon as something else wakes it.
@@ -191,6 +199,8 @@ pub(crate) static KNOWN: [Known; 111] = [
     known("* sendmmsg *", ("1 #", "2 # #"), NONE, SENT_BEFORE),
     known("* sendmmsg *", ("1 # SIGPIPE", "2 # #"), &["* hear"], SENT_BEFORE),
     known("* sendmmsg *", ("1 #", "2 # #; *re* has waited: ECONNREFUSED"), &["* dgram *"], SENT_BEFORE),
+    known("* sendmmsg *", ("1 #", "2 # #; *select * has waited: 1 *"), &["* dgram *"], SENT_BEFORE),
+    known("* sendmmsg *", ("1 #", "2 # #; *poll* has waited: *ERR*"), &["* dgram *"], SENT_BEFORE),
     known("* sendmmsg *", ("1 #", "1 #; *select * has waited: 1*"), &["* dgram *"], ERROR_BEFORE),
     known("* sendmmsg *", ("1 #", "1 #; *poll* has waited: *ERR*"), &["* dgram *"], ERROR_BEFORE),
     known("* splice *", ("0", "waits"), &["* send * do"], URGENT_AGAIN),
@@ -258,6 +268,7 @@ pub(crate) static KNOWN: [Known; 111] = [
     ),
     known("* wait *", ("waits", "1 *:OUT"), &["* shutdown * 0", "* fill *", "* drain *"], HALF_READ),
     known("* wait *", ("0", "1 *:OUT"), &["* fork", "* fill *", "* close *"], ANOTHER_QUEUE),
+    known("@ wait *", ("0*", "1 *:OUT*"), &["* send * 3000000 *", "* fork"], ANOTHER_QUEUE),
     known("* wait *", ("0", "1 *:HUP"), &["* ctl * add *1", "* fork"], DISARMED),
     known("* wait *", ("waits", "1 *:HUP"), &["* ctl * add *1", "* fork"], DISARMED),
     known("@ poll *", ("0 -*", "1 OUT*"), &["* fill *", "* fork"], ANOTHER_QUEUE),
