@@ -106,6 +106,7 @@ const ONE_END: &str = "of a connection within the host whose other end was close
 /// The other end was closed, and this one handed over and shut.
 const CLOSED_AND_SHUT: &[&str] = &["* close *", "* fork", "* shutdown *"];
 const FORK_CLOSED_AND_SHUT: &[&str] = &["* fork", "* close *", "* shutdown *"];
+const CLOSED_GIVEN_AND_SHUT: &[&str] = &["* close *", "* give *", "* shutdown *"];
 
 const URGENT_AGAIN: &str = "urgent data that comes while its process is in no call is sent again by the peer, and until then nothing after it comes";
 
@@ -138,7 +139,7 @@ const fn within_host(
     Known { place: Some(Place::Host), ..known(step, told, after, reason) }
 }
 
-pub(crate) static KNOWN: [Known; 116] = [
+pub(crate) static KNOWN: [Known; 120] = [
     known(
         "* bind *",
         ("0", "EINVAL"),
@@ -316,6 +317,10 @@ pub(crate) static KNOWN: [Known; 116] = [
     within_host("* fill *", ("EPIPE", "ECONNRESET"), CLOSED_AND_SHUT, ONE_END),
     within_host("* send* *", ("EPIPE", "ECONNRESET"), FORK_CLOSED_AND_SHUT, ONE_END),
     within_host("* poll *", ("# *OUT+HUP*", "# *OUT+ERR+HUP*"), FORK_CLOSED_AND_SHUT, ONE_END),
+    within_host("* poll* *", ("# *HUP*", "# *ERR+HUP*"), CLOSED_GIVEN_AND_SHUT, ONE_END),
+    within_host("* send* *", ("EPIPE", "ECONNRESET"), CLOSED_GIVEN_AND_SHUT, ONE_END),
+    within_host("* writev *", ("EPIPE", "ECONNRESET"), CLOSED_GIVEN_AND_SHUT, ONE_END),
+    within_host("* get * error", ("0", "ECONNRESET"), CLOSED_GIVEN_AND_SHUT, ONE_END),
     known("* shutdown *", ("0", "ENOTCONN"), SHUT_AND_READ, PROBED),
     known("* send* *", ("EPIPE", "ECONNRESET"), SHUT_AND_READ, PROBED),
     known("* drain *", ("0", "ECONNRESET"), SHUT_AND_READ, PROBED),
