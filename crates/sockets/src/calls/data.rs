@@ -14,8 +14,11 @@ use crate::process::{Process, WakeOnDrop, before_kernel_wait, moving};
 use crate::socket::{SocketId, SocketState};
 use crate::sys::{self};
 
+/// The lock, and the socket, or the call's answer.
+type Locked<T> = Result<(Guard<'static, Process>, SocketId), Answer<T>>;
+
 /// Locks the socket for a call that reads from it, and which may make it the calling thread's own.
-fn lock_to_read<T>(descriptor: i32) -> Result<(Guard<'static, Process>, SocketId), Answer<T>> {
+fn lock_to_read<T>(descriptor: i32) -> Locked<T> {
     loop {
         match lock_socket(descriptor) {
             Ok((guard, id)) => {
@@ -32,24 +35,18 @@ fn lock_to_read<T>(descriptor: i32) -> Result<(Guard<'static, Process>, SocketId
 }
 
 /// Locks what the call keeps, if its descriptor is not that any more.
-fn lock_kept<T>(hold: &mut Hold) -> Option<Result<(Guard<'static, Process>, SocketId), Answer<T>>> {
+fn lock_kept<T>(hold: &mut Hold) -> Option<Locked<T>> {
     match hold.lock() {
-        Some(locked) => Some(Ok(locked)),
+        Some((guard, id)) if is_connection(&guard, id) => Some(Ok((guard, id))),
+        Some(_) => Some(Err(Answer::error(Errno::NOTCONN))),
         None if hold.elsewhere().is_some() => Some(Err(Answer::Kernel)),
         None => None,
     }
 }
 
-/// recv() with MSG_* `flags`; read() has none. It waits for what SO_RCVLOWAT says, but for no more than `most`.
-pub(crate) fn receive(descriptor: i32, target: Target<'_>, flags: i32, most: usize) -> Answer<usize> {
-    // Before the guard: it goes after it.
-    let mut hold = Hold::new();
-    receive_of(&mut hold, descriptor, target, flags, most)
-}
-
-/// The same for a part of a call, of which the parts before keep what they waited for: [`Hold::elsewhere`] is what the kernel is to be
-/// asked about.
-pub(crate) fn receive_of(
+/// recv() with MSG_* `flags`; read() has none. It waits for what SO_RCVLOWAT says, but for no more than `most`. A call that receives
+/// several times keeps by `hold` what it waited for: [`Hold::elsewhere`] is what the kernel is to be asked about then.
+pub(crate) fn receive(
     hold: &mut Hold,
     descriptor: i32,
     target: Target<'_>,
@@ -60,23 +57,9 @@ pub(crate) fn receive_of(
         Ok(locked) => locked,
         Err(answer) => return answer,
     };
-    if !is_connection(&guard, id) && hold.is_last() {
-        return Answer::error(Errno::NOTCONN);
-    }
     if !is_connection(&guard, id) {
         drop(guard);
-        let in_kernel = |flags| {
-            let mut message = target.message();
-            // SAFETY: no name, no ancillary data, and the buffers that the program lends.
-            unsafe { kernel::receive(descriptor, &raw mut message, flags) }
-        };
-        return match datagram::receive(descriptor, target, flags, in_kernel) {
-            Answer::Kernel => Answer::Kernel,
-            Answer::Done(outcome) => Answer::Done(outcome.map(|received| match received {
-                datagram::Received::Here(datagram) => datagram.length,
-                datagram::Received::InKernel(length) => length,
-            })),
-        };
+        return receive_datagram(descriptor, target, flags);
     }
     if flags & libc::MSG_OOB != 0 {
         return Answer::error(Errno::INVAL);
@@ -167,6 +150,22 @@ pub(crate) fn receive_of(
     }
 }
 
+/// The same of a UDP socket.
+fn receive_datagram(descriptor: i32, target: Target<'_>, flags: i32) -> Answer<usize> {
+    let in_kernel = |flags| {
+        let mut message = target.message();
+        // SAFETY: no name, no ancillary data, and the buffers that the program lends.
+        unsafe { kernel::receive(descriptor, &raw mut message, flags) }
+    };
+    match datagram::receive(descriptor, target, flags, in_kernel) {
+        Answer::Kernel => Answer::Kernel,
+        Answer::Done(outcome) => Answer::Done(outcome.map(|received| match received {
+            datagram::Received::Here(datagram) => datagram.length,
+            datagram::Received::InKernel(length) => length,
+        })),
+    }
+}
+
 /// A part came, or went, before the connection's error, which the next call says.
 fn done_in_part(process: &mut Process, id: SocketId, error: Option<Errno>, done: usize) -> Answer<usize> {
     process.stack.socket_mut(id).error = error;
@@ -197,21 +196,12 @@ fn broken_pipe(flags: i32) -> Answer<usize> {
     Answer::error(Errno::PIPE)
 }
 
-/// send() with MSG_* `flags`; write() has none.
-pub(crate) fn send(descriptor: i32, source: Source<'_>, flags: i32) -> Answer<usize> {
-    let mut hold = Hold::new();
-    send_of(&mut hold, descriptor, source, flags)
-}
-
-/// The same for a part of a call, as in [`receive_of`].
-pub(crate) fn send_of(hold: &mut Hold, descriptor: i32, source: Source<'_>, flags: i32) -> Answer<usize> {
+/// send() with MSG_* `flags`; write() has none. `hold` is as in [`receive`].
+pub(crate) fn send(hold: &mut Hold, descriptor: i32, source: Source<'_>, flags: i32) -> Answer<usize> {
     let (mut guard, id) = match lock_kept(hold).unwrap_or_else(|| lock_socket(descriptor)) {
         Ok(locked) => locked,
         Err(answer) => return answer,
     };
-    if !is_connection(&guard, id) && hold.is_last() {
-        return Answer::error(Errno::NOTCONN);
-    }
     if !is_connection(&guard, id) {
         drop(guard);
         return datagram::send(descriptor, source, None, datagram::ControlMessages::default(), flags);
@@ -255,17 +245,7 @@ pub(crate) fn send_of(hold: &mut Hold, descriptor: i32, source: Source<'_>, flag
             Err(Errno::AGAIN) if wanted == 0 && guard.stack.socket(id).state == SocketState::Connected => {
                 return Answer::ok(0);
             }
-            Err(Errno::AGAIN) if nonblocking => {
-                guard.pump_before_waiting();
-                guard.hear_own_end(id);
-                return match guard.stack.write(id, source.pieces(done)) {
-                    Ok(count) => {
-                        WakeOnDrop(&mut guard).0.output();
-                        Answer::ok(count)
-                    }
-                    Err(error) => Answer::error(error),
-                };
-            }
+            Err(Errno::AGAIN) if nonblocking => return send_after_all(guard, id, source, flags),
             Err(Errno::AGAIN) => {
                 guard.pump();
                 if guard.stack.level(id) & crate::interest::bits::OUT != 0 {
@@ -284,6 +264,28 @@ pub(crate) fn send_of(hold: &mut Hold, descriptor: i32, source: Source<'_>, flag
             }
             Err(error) => return Answer::error(error),
         }
+    }
+}
+
+/// A connection was full: looks whether it is so still, and sends what it takes at once. Nothing has been sent.
+fn send_after_all(
+    mut guard: Guard<'static, Process>,
+    id: SocketId,
+    source: Source<'_>,
+    flags: i32,
+) -> Answer<usize> {
+    guard.pump_before_waiting();
+    guard.hear_own_end(id);
+    match guard.stack.write(id, source.pieces(0)) {
+        Ok(count) => {
+            WakeOnDrop(&mut guard).0.output();
+            Answer::ok(count)
+        }
+        Err(Errno::PIPE) => {
+            drop(guard);
+            broken_pipe(flags)
+        }
+        Err(error) => Answer::error(error),
     }
 }
 

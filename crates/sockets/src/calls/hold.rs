@@ -82,7 +82,7 @@ impl Hold {
     }
 
     /// The call goes on with what its descriptor is not any more.
-    pub(crate) const fn is_last(&self) -> bool {
+    pub(super) const fn is_last(&self) -> bool {
         self.held.is_some()
     }
 }

@@ -13,6 +13,7 @@ pub(crate) use self::close::{about_to_replace, close, close_range, shutdown};
 pub(crate) use self::connect::{connect, disconnect, open_fast};
 pub(crate) use self::listen::{accept, listened};
 use super::{Answer, CLOSED, datagram, lock_entry};
+use crate::kernel;
 use crate::process::contexts::{self, at, at_own};
 use crate::process::{Process, WakeOnDrop, allow_own_address, is_active, process, sets};
 use crate::socket::{SocketState, presented};
@@ -157,6 +158,11 @@ pub(crate) fn name(descriptor: i32, remote: bool) -> Answer<SocketAddr> {
         SocketState::Connecting | SocketState::Ended if remote => Answer::error(Errno::NOTCONN),
         SocketState::Connected if remote && over => Answer::error(Errno::NOTCONN),
         SocketState::Connected | SocketState::Lost if remote => presented(socket.remote),
+        // The program has not chosen the address: it goes with the connection (inet_reset_saddr() in Linux, net/ipv4/af_inet.c).
+        SocketState::Ended if socket.disconnected && !socket.passive => {
+            let bound = kernel::local_address(descriptor).map_or(socket.local.ip(), |bound| bound.ip());
+            presented(SocketAddr::new(bound, socket.local.port()))
+        }
         SocketState::Connected | SocketState::Connecting | SocketState::Ended | SocketState::Lost => {
             presented(socket.local)
         }

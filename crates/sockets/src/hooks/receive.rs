@@ -255,7 +255,13 @@ pub unsafe extern "C-unwind" fn recvmmsg(
 unsafe fn receive_one(descriptor: c_int, buffer: *mut c_void, length: size_t, flags: c_int) -> Answer<usize> {
     let vector = iovec { iov_base: buffer, iov_len: length };
     // SAFETY: the program lends the buffer for the call.
-    data::receive(descriptor, unsafe { Target::new(&raw const vector, 1) }, flags, usize::MAX)
+    data::receive(
+        &mut Hold::new(),
+        descriptor,
+        unsafe { Target::new(&raw const vector, 1) },
+        flags,
+        usize::MAX,
+    )
 }
 
 /// The fortified forms end the program that would overrun its buffer, as glibc does.
@@ -288,7 +294,7 @@ unsafe fn receive_vectors(
     if target.length() == 0 && (is_connection(descriptor) || datagram::is_ours(descriptor)) {
         return Answer::ok(0);
     }
-    data::receive(descriptor, target, flags, usize::MAX)
+    data::receive(&mut Hold::new(), descriptor, target, flags, usize::MAX)
 }
 
 /// # Safety
@@ -340,7 +346,7 @@ unsafe fn receive_message(
     }
     // SAFETY: the program lends the vectors and their buffers for the call.
     let target = unsafe { Target::new(message.msg_iov, message.msg_iovlen) };
-    let answer = data::receive_of(hold, descriptor, target, flags, usize::MAX);
+    let answer = data::receive(hold, descriptor, target, flags, usize::MAX);
     if let Answer::Done(Ok(_)) = answer {
         message.msg_namelen = 0;
         message.msg_controllen = 0;

@@ -241,7 +241,7 @@ pub unsafe extern "C-unwind" fn sendfile64(
 unsafe fn send_one(descriptor: c_int, buffer: *const c_void, length: size_t, flags: c_int) -> Answer<usize> {
     let vector = iovec { iov_base: buffer.cast_mut(), iov_len: length };
     // SAFETY: the program lends the buffer for the call.
-    data::send(descriptor, unsafe { Source::new(&raw const vector, 1) }, flags)
+    data::send(&mut Hold::new(), descriptor, unsafe { Source::new(&raw const vector, 1) }, flags)
 }
 
 /// # Safety
@@ -265,7 +265,7 @@ unsafe fn send_vectors(
     if source.length() == 0 && (is_connection(descriptor) || datagram::is_ours(descriptor)) {
         return Answer::ok(0);
     }
-    data::send(descriptor, source, flags)
+    data::send(&mut Hold::new(), descriptor, source, flags)
 }
 
 /// # Safety
@@ -306,7 +306,7 @@ unsafe fn send_message(
         let remote = unsafe { address_from(message.msg_name.cast(), message.msg_namelen) };
         return life::open_fast(descriptor, remote, source, flags);
     }
-    data::send_of(hold, descriptor, source, flags)
+    data::send(hold, descriptor, source, flags)
 }
 
 /// Connections that a message takes to another process are handed over first.

@@ -59,7 +59,7 @@ const OWN_SET: &str = "what one process adds to an epoll set or takes out of it,
      that it has not used since";
 
 const HEARD_TWICE: &str = "what one process hears once of a connection in an epoll set (EPOLLET, EPOLLONESHOT), another one that has the set by a fork hears \
-     once more if the connection was over before or is handed over to it";
+     once more if the connection was over before or is handed over to it; so does its own once it is passed on";
 
 const SENT_BEFORE: &str = "sendmmsg() sends all its messages before the answer to the first is looked at: a reset is the next call's";
 
@@ -92,9 +92,9 @@ const READ_BEFORE: &str = "of a thread in poll() and one in recv() that wait for
      on waiting, in the kernel as well";
 /// The one that reads, and a poll() that has waited: of an actor before it, or after it, in the alphabet.
 const READ: &str = "#; *re* has waited: # *";
-const POLLED_AND_READ: &str = "#; *poll *I* has waited: 1 IN*; *re* has waited: # *";
-const READ_AND_POLLED: &str = "#; *re* has waited: # *; *poll *I* has waited: 1 IN*";
-const POLL_AND_READ: &[&str] = &["* poll *I* -"];
+const POLLED_AND_READ: &str = "#; *poll* *I* has waited: # IN*; *re* has waited: # *";
+const READ_AND_POLLED: &str = "#; *re* has waited: # *; *poll* *I* has waited: # IN*";
+const POLL_AND_READ: &[&str] = &["* poll* *I* -"];
 
 const POLLED_FIRST: &str = "*poll * has waited: # *ERR+HUP*";
 const POLLED_LATER: &str = "*poll * has waited: # *HUP*";
@@ -113,7 +113,11 @@ const URGENT_AGAIN: &str = "urgent data that comes while its process is in no ca
 const ERROR_BEFORE: &str = "of a thread in poll() or select() for a UDP socket and one in sendmmsg(), which is told of the same ICMP error, the poll() says it only \
      if it runs first, in the kernel as well";
 
-const NAME_KEPT: &str = "getsockname() after AF_UNSPEC says the address that a connect() of a mapped address had, which has failed; the kernel says none";
+const HELD_BACK: &str = "who waits for more than one segment of what is sent with MSG_MORE gets the full ones, or the rest as well if that has come meanwhile";
+const READ_ALL: &str = "3000; *re* has waited: 3000 *";
+/// Two of them, in whatever family.
+const READ_SEGMENTS: &str = "3000; *re* has waited: 28# *";
+const READS_ALL: &[&str] = &["* re* *", "* send* * 3000 dm"];
 
 const FREE_ALREADY: &str = "IPV6_V6ONLY after a connect() that was refused, or that AF_UNSPEC has ended, fails: the kernel's socket keeps its port";
 
@@ -139,7 +143,7 @@ const fn within_host(
     Known { place: Some(Place::Host), ..known(step, told, after, reason) }
 }
 
-pub(crate) static KNOWN: [Known; 120] = [
+pub(crate) static KNOWN: [Known; 129] = [
     known(
         "* bind *",
         ("0", "EINVAL"),
@@ -210,16 +214,15 @@ pub(crate) static KNOWN: [Known; 120] = [
     known("* leave *", ("0", "waits"), &["* send * do"], URGENT_AGAIN),
     known("* mark *", ("1", "0"), &["* send * do"], URGENT_AGAIN),
     known("* poll *", ("1 IN+PRI", "1 IN+PRI+OUT"), &["* fill *", "* send * do"], ANOTHER_QUEUE),
+    known("* leave *", ("0", "0; *accept *has waited: EBADF*"), NONE, CLOSED_UNDER_A_CALL),
     known("* leave *", ("0", "0; *select *has waited: EBADF*"), NONE, CLOSED_UNDER_A_CALL),
     known("* leave *", ("0", "0; *wait *has waited: EBADF*"), NONE, CLOSED_UNDER_A_CALL),
     known("* leave *", ("0", "0; *poll*has waited: # *NVAL*"), NONE, CLOSED_UNDER_A_CALL),
     // Without a place for the bytes (MSG_TRUNC), or for none.
     known("* recv * do*", ("#", "EINVAL"), &["* send * do"], URGENT_AGAIN),
     known("* re* d*", ("#*", "EAGAIN"), &["* send * do"], URGENT_AGAIN),
-    Known {
-        ends: false,
-        ..known("* get * name", ("28 port", "28 port mapped"), &["* connect *", "* unconnect *"], NAME_KEPT)
-    },
+    known("* send* * dm", (READ_ALL, READ_SEGMENTS), READS_ALL, HELD_BACK),
+    known("* send* * dm", (READ_SEGMENTS, READ_ALL), READS_ALL, HELD_BACK),
     known("* set * v6only *", ("0", "EINVAL"), &["* connect *"], FREE_ALREADY),
     known("* sendmmsg *", ("2 # #; * has waited: *", "2 # #; * has waited: *"), NONE, ONE_OR_BOTH),
     known("* bind *", ("0", "EINVAL"), &["* accept *", "* give *"], KEPT_PORT),
@@ -238,6 +241,14 @@ pub(crate) static KNOWN: [Known; 120] = [
         OWN_FLAG,
     ),
     known("* accept *", ("new", "EAGAIN"), &["* listen *", "* give *", "* take *"], NOT_PASSED_ON),
+    Known {
+        ends: false,
+        ..known("* get * flags", ("0o4002", "0o2"), &["* listen *", "* give *", "* nonblock * 1"], OWN_FLAG)
+    },
+    Known {
+        ends: false,
+        ..known("* get * flags", ("0o2", "0o4002"), &["* listen *", "* give *", "* nonblock * 0"], OWN_FLAG)
+    },
     Known {
         ends: false,
         ..known("* get * queued", ("0", "#"), &["* set * lowat 4", "* shutdown *"], WOKEN_OTHERWISE)
@@ -270,6 +281,7 @@ pub(crate) static KNOWN: [Known; 120] = [
     known("* wait *", ("waits", "1 *:OUT"), &["* shutdown * 0", "* fill *", "* drain *"], HALF_READ),
     known("* wait *", ("0", "1 *:OUT"), &["* fork", "* fill *", "* close *"], ANOTHER_QUEUE),
     known("@ wait *", ("0*", "1 *:OUT*"), &["* send * 3000000 *", "* fork"], ANOTHER_QUEUE),
+    known("* wait *", ("waits", "1 *:OUT"), &["* fill *", "* fork", "@ *"], ANOTHER_QUEUE),
     known("* wait *", ("0", "1 *:HUP"), &["* ctl * add *1", "* fork"], DISARMED),
     known("* wait *", ("waits", "1 *:HUP"), &["* ctl * add *1", "* fork"], DISARMED),
     known("@ poll *", ("0 -*", "1 OUT*"), &["* fill *", "* fork"], ANOTHER_QUEUE),
@@ -302,7 +314,11 @@ pub(crate) static KNOWN: [Known; 120] = [
     known("* wait *", ("waits", "# *"), &["* ctl * *E", "* fork", "* wait *", "* wait *"], HEARD_TWICE),
     known("* wait *", ("0", "# *"), &["* ctl * *E", "* wait *", "* fork"], HEARD_TWICE),
     known("* wait *", ("waits", "# *"), &["* ctl * *E", "* wait *", "* fork"], HEARD_TWICE),
-    Known { ends: false, ..known("* get * name", ("# port", "# no port"), NAME_AFTER, NO_PORT) },
+    known("* wait *", ("0", "# *"), &["* ctl * *E", "* wait *", "* give *"], HEARD_TWICE),
+    known("* wait *", ("waits", "# *"), &["* ctl * *E", "* wait *", "* give *"], HEARD_TWICE),
+    known("* poll2 *", ("1 - *", "2 IN *"), &["* ctl * *E", "* wait *", "* give *"], HEARD_TWICE),
+    known("* poll2 *", ("1 * -", "2 * IN"), &["* ctl * *E", "* wait *", "* give *"], HEARD_TWICE),
+    Known { ends: false, ..known("* get * name", ("# port*", "# no port*"), NAME_AFTER, NO_PORT) },
     within_host(
         "* bind *",
         ("EINVAL", "0"),
