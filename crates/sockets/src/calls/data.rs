@@ -174,10 +174,10 @@ fn done_in_part(process: &mut Process, id: SocketId, error: Option<Errno>, done:
 
 /// The wait of a writer that has written nothing has ended with that answer: of a connection that another thread has disconnected
 /// it takes the pending error, which a reader leaves (sk_stream_error() in net/core/stream.c).
-fn ends_waiting(descriptor: i32, answer: Answer<usize>, flags: i32) -> Answer<usize> {
+fn ends_waiting(hold: &mut Hold, descriptor: i32, answer: Answer<usize>, flags: i32) -> Answer<usize> {
     match answer {
         Answer::Done(Err(Errno::PIPE)) => {
-            let pending = lock_socket::<()>(descriptor).ok();
+            let pending = lock_kept::<()>(hold).unwrap_or_else(|| lock_socket(descriptor)).ok();
             match pending.and_then(|(mut guard, id)| guard.stack.take_error(id)) {
                 Some(error) => Answer::error(error),
                 None => broken_pipe(flags),
@@ -254,7 +254,7 @@ pub(crate) fn send(hold: &mut Hold, descriptor: i32, source: Source<'_>, flags: 
                 let patience = patience.get_or_insert_with(|| Patience::begin(&guard, id, false, since));
                 guard = match wait_for(guard, (id, descriptor), hold, None, patience.after(done)) {
                     Ok(guard) => guard,
-                    Err(answer) => return rest.of(hold).send(answer, *patience, source, done),
+                    Err(answer) => return rest.of(hold).send(hold, answer, *patience, source, done),
                 };
             }
             Err(_) if done > 0 => return done_in_part(&mut guard, id, pending, done),
@@ -369,7 +369,7 @@ fn send_from(
                     Err(_) if done > 0 => return Answer::ok(done),
                     // What the number is now is another file's.
                     Err(_) if hold.elsewhere().is_some() => return Answer::error(CLOSED),
-                    Err(answer) => return ends_waiting(descriptor, answer, 0),
+                    Err(answer) => return ends_waiting(&mut hold, descriptor, answer, 0),
                 };
             }
             Err(error) => break Err(error),

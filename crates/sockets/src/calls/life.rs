@@ -158,9 +158,11 @@ pub(crate) fn name(descriptor: i32, remote: bool) -> Answer<SocketAddr> {
         SocketState::Connecting | SocketState::Ended if remote => Answer::error(Errno::NOTCONN),
         SocketState::Connected if remote && over => Answer::error(Errno::NOTCONN),
         SocketState::Connected | SocketState::Lost if remote => presented(socket.remote),
-        // The program has not chosen the address: it goes with the connection (inet_reset_saddr() in Linux, net/ipv4/af_inet.c).
-        SocketState::Ended if socket.disconnected && !socket.passive => {
-            let bound = kernel::local_address(descriptor).map_or(socket.local.ip(), |bound| bound.ip());
+        // An address that the program has not chosen goes with the connection (inet_reset_saddr() in Linux, net/ipv4/af_inet.c). What was
+        // accepted has no port in the kernel.
+        SocketState::Ended if socket.disconnected => {
+            let bound = kernel::local_address(descriptor).filter(|bound| bound.port() != 0);
+            let bound = bound.map_or(socket.local.ip(), |bound| bound.ip());
             presented(SocketAddr::new(bound, socket.local.port()))
         }
         SocketState::Connected | SocketState::Connecting | SocketState::Ended | SocketState::Lost => {

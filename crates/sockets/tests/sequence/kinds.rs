@@ -1,6 +1,6 @@
 //! Sequences of some kind (see `script/kinds.rs`), which differed once and must not again, as in [`super::found`].
 
-pub(crate) const KINDS: [(&str, &str); 16] = [
+pub(crate) const KINDS: [(&str, &str); 22] = [
     (
         "seed 85000170: a datagram that came before the process took part in its port is read before those that came later",
         "v4\n\
@@ -193,5 +193,76 @@ pub(crate) const KINDS: [(&str, &str); 16] = [
          R connect d 0\n\
          R unconnect d\n\
          R get d name",
+    ),
+    (
+        "seed 89021903: what was accepted at an address keeps that",
+        "host\n\
+         R socket a b\n\
+         R bind a 5\n\
+         R listen a 8\n\
+         R poll a I 0\n\
+         L socket a b\n\
+         L connect a 5\n\
+         R accept a b n\n\
+         R thread\n\
+         R unconnect b\n\
+         S get b name",
+    ),
+    (
+        "seed 89023493: who waits to send hears the reset though its descriptor is closed",
+        "host\n\
+         L socket a n\n\
+         L bind a 0\n\
+         L listen a 8\n\
+         L poll a I 0\n\
+         R socket a n\n\
+         R connect a 0\n\
+         L accept a b b\n\
+         L thread\n\
+         L fill b\n\
+         M send b 3000000 -\n\
+         L dup b c\n\
+         L close b\n\
+         L unconnect c",
+    ),
+    (
+        "seed 89025960: connect() of what was passed on says that it has failed, though its error was told",
+        "v4\n\
+         L socket a n6\n\
+         L connect a 5\n\
+         L thread\n\
+         M send a 3000 -\n\
+         M give a\n\
+         M connect a 9",
+    ),
+    (
+        "seed 89026975: and after exec",
+        "v6\n\
+         L socket c n\n\
+         L connect c 5\n\
+         L send c 1 d\n\
+         L exec\n\
+         L connect c 4",
+    ),
+    (
+        "seed 89026226: who waits for a datagram goes on when another thread's connect() leaves the socket to the kernel",
+        "host\n\
+         L thread\n\
+         L dgram b b\n\
+         M sendto b 5 0 -\n\
+         M recv b 5 -\n\
+         L connect b 5",
+    ),
+    (
+        "seed 89026456: an error of a UDP socket is told before shutdown() is",
+        "v6\n\
+         L dgram a b\n\
+         L thread\n\
+         L dgram b n\n\
+         L connect b 6\n\
+         M sendto b 6 0 d\n\
+         L shutdown b 1\n\
+         M poll a I -\n\
+         L sendmmsg b 5 d",
     ),
 ];

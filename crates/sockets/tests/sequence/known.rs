@@ -114,9 +114,15 @@ const ERROR_BEFORE: &str = "of a thread in poll() or select() for a UDP socket a
      if it runs first, in the kernel as well";
 
 const HELD_BACK: &str = "who waits for more than one segment of what is sent with MSG_MORE gets the full ones, or the rest as well if that has come meanwhile";
+const SET_SAYS: &str = "an epoll set in poll() is readable for as long as the kernel's UDP socket is, also if EPOLLET has told that already";
 const READ_ALL: &str = "3000; *re* has waited: 3000 *";
 /// Two of them, in whatever family.
 const READ_SEGMENTS: &str = "3000; *re* has waited: 28# *";
+/// The kernel's frames have room for all of it, on the way between two namespaces.
+const IN_SEGMENTS: &str = "who waits for what is sent in several segments gets the first, or as many as have come, in the kernel as well, where one frame can \
+     have them all";
+const SENT_AT_ONCE: &str = "#; *re* has waited: # *";
+const FIRST_SEGMENT: &str = "#; *re* has waited: 14# *";
 const READS_ALL: &[&str] = &["* re* *", "* send* * 3000 dm"];
 
 const FREE_ALREADY: &str = "IPV6_V6ONLY after a connect() that was refused, or that AF_UNSPEC has ended, fails: the kernel's socket keeps its port";
@@ -143,7 +149,7 @@ const fn within_host(
     Known { place: Some(Place::Host), ..known(step, told, after, reason) }
 }
 
-pub(crate) static KNOWN: [Known; 129] = [
+pub(crate) static KNOWN: [Known; 138] = [
     known(
         "* bind *",
         ("0", "EINVAL"),
@@ -178,6 +184,9 @@ pub(crate) static KNOWN: [Known; 129] = [
     known("* close *", ("0, then EBADF*", "*poll *has waited: 1 NVAL*"), NONE, CLOSED_UNDER_A_CALL),
     known("* dup# *", ("0", "0; *poll* has waited: # *"), &["* *poll* -"], REPLACED_UNDER_POLL),
     known("* dup# *", ("0", "0; *select * has waited: # *"), &["* *select * -"], REPLACED_UNDER_POLL),
+    // The old one goes when the kernel's poll() does.
+    known("* send* *", ("#", "ECONNRESET"), &["* *poll* * -", "* dup# *"], REPLACED_UNDER_POLL),
+    known("*", ("*", "*wait *has waited: EBADF*"), &["* wait *", "* dup# *"], CLOSED_UNDER_A_CALL),
     known("* select * w *", ("1 w", "waits"), &["* send * 3000000 *"], ROOM_AGAIN),
     known(
         "@ *",
@@ -198,7 +207,11 @@ pub(crate) static KNOWN: [Known; 129] = [
         &["* select * e *", "* close *"],
         CLOSED_UNDER_A_CALL,
     ),
-    known("*", ("*", "*poll *has waited: 1 NVAL*"), &["* close *"], CLOSED_UNDER_A_CALL),
+    known("*", ("*", "*poll* *has waited: # *NVAL*"), &["* close *"], CLOSED_UNDER_A_CALL),
+    known("*", ("*", "*select *has waited: EBADF*"), &["* select *", "* close *"], CLOSED_UNDER_A_CALL),
+    known("* dup# *", ("0", "0; *accept *has waited: EBADF*"), NONE, CLOSED_UNDER_A_CALL),
+    known("* dup# *", ("0", "0; *wait *has waited: EBADF*"), NONE, CLOSED_UNDER_A_CALL),
+    known("* dup# *", ("0", "0; *re* has waited: EBADF*"), &["* dgram *"], CLOSED_UNDER_A_CALL),
     known("* close *", ("0, then EBADF*", "*poll2 *has waited: # *NVAL*"), NONE, CLOSED_UNDER_A_CALL),
     known("* close *", ("0, then EBADF*", "*select *has waited: EBADF*"), NONE, CLOSED_UNDER_A_CALL),
     known("* sendmmsg *", ("1 #", "2 # #"), NONE, SENT_BEFORE),
@@ -221,6 +234,8 @@ pub(crate) static KNOWN: [Known; 129] = [
     // Without a place for the bytes (MSG_TRUNC), or for none.
     known("* recv * do*", ("#", "EINVAL"), &["* send * do"], URGENT_AGAIN),
     known("* re* d*", ("#*", "EAGAIN"), &["* send * do"], URGENT_AGAIN),
+    known("* writev * # #", (SENT_AT_ONCE, FIRST_SEGMENT), &["* re* *", "* writev *"], IN_SEGMENTS),
+    known("* send* * #000 *", (SENT_AT_ONCE, FIRST_SEGMENT), &["* re* *", "* send* *"], IN_SEGMENTS),
     known("* send* * dm", (READ_ALL, READ_SEGMENTS), READS_ALL, HELD_BACK),
     known("* send* * dm", (READ_SEGMENTS, READ_ALL), READS_ALL, HELD_BACK),
     known("* set * v6only *", ("0", "EINVAL"), &["* connect *"], FREE_ALREADY),
@@ -316,6 +331,7 @@ pub(crate) static KNOWN: [Known; 129] = [
     known("* wait *", ("waits", "# *"), &["* ctl * *E", "* wait *", "* fork"], HEARD_TWICE),
     known("* wait *", ("0", "# *"), &["* ctl * *E", "* wait *", "* give *"], HEARD_TWICE),
     known("* wait *", ("waits", "# *"), &["* ctl * *E", "* wait *", "* give *"], HEARD_TWICE),
+    known("* poll2 *", ("1 - IN*", "2 IN IN*"), &["* dgram *", "* ctl * *E", "* wait *"], SET_SAYS),
     known("* poll2 *", ("1 - *", "2 IN *"), &["* ctl * *E", "* wait *", "* give *"], HEARD_TWICE),
     known("* poll2 *", ("1 * -", "2 * IN"), &["* ctl * *E", "* wait *", "* give *"], HEARD_TWICE),
     Known { ends: false, ..known("* get * name", ("# port*", "# no port*"), NAME_AFTER, NO_PORT) },
