@@ -50,7 +50,7 @@ const OWN_QUEUE: &str = "what waits at a listener when its process forks a child
      it if the parent is busy";
 
 const SHUT_UNTOLD: &str = "shutdown() by one process of what was refused to its connect() before a fork leaves the other one's connect() to be told so, instead of \
-     EINVAL";
+     EINVAL; so does one before it is passed on";
 
 const QUEUE_CLOSED: &str = "what waits at a listener of a loopback address is reset when its process closes that, also if a child has it still: the broker \
      brings nothing there";
@@ -73,7 +73,7 @@ const OWN_FLAG: &str =
 
 const WOKEN_OTHERWISE: &str = "a thread that waits for as much as SO_RCVLOWAT says does not take less when another thread's shutdown() wakes it";
 
-const NO_PORT: &str = "getsockname() of what was accepted, and ended by connect() to AF_UNSPEC before a fork, says port 0: the kernel goes on saying the port \
+const NO_PORT: &str = "getsockname() of what was accepted, and ended by connect() to AF_UNSPEC before a fork or SCM_RIGHTS, says port 0: the kernel goes on saying the port \
      that it has let go of";
 
 const OWN_LISTENER: &str = "what waits at a listener that another process ends by connect() to AF_UNSPEC is not reset: it is in the queue of the process that \
@@ -128,6 +128,15 @@ const READS_ALL: &[&str] = &["* re* *", "* send* * 3000 dm"];
 const FREE_ALREADY: &str = "IPV6_V6ONLY after a connect() that was refused, or that AF_UNSPEC has ended, fails: the kernel's socket keeps its port";
 
 const NAME_AFTER: &[&str] = &["* accept *", "* unconnect *", "* fork"];
+const NAME_AFTER_GIVEN: &[&str] = &["* accept *", "* unconnect *", "* give *"];
+const NAME_AFTER_CONNECT: &[&str] = &["* accept *", "* unconnect *", "* connect *"];
+
+const NO_NAME: &str = "nor does one say the address at which a connection was accepted that has been ended by AF_UNSPEC, when a connect() of it has failed since";
+
+const SETS_CLOSE: &str = "so an epoll set has no connection any more whose descriptor was closed while another thread waits for it";
+
+const URGENT_KEPT: &str =
+    "urgent data stands in the stream of a connection that a call waits for whose descriptor was closed";
 
 /// An entry of the most common kind.
 const fn known(
@@ -149,7 +158,7 @@ const fn within_host(
     Known { place: Some(Place::Host), ..known(step, told, after, reason) }
 }
 
-pub(crate) static KNOWN: [Known; 138] = [
+pub(crate) static KNOWN: [Known; 149] = [
     known(
         "* bind *",
         ("0", "EINVAL"),
@@ -158,6 +167,7 @@ pub(crate) static KNOWN: [Known; 138] = [
     ),
     known("* bind *", ("0", "EINVAL"), &["* accept *", "* fork"], KEPT_PORT),
     Known { ends: false, ..known("* get * unsent", ("#", "0"), &["* close *"], UNSENT) },
+    Known { ends: false, ..known("* get * unsent", ("#", "0"), &["* leave *"], UNSENT) },
     Known { ends: false, ..known("* get * unsent", ("#", "0"), &["* shutdown *"], UNSENT) },
     Known { ends: false, ..known("* get * unsent", ("#", "0"), &["* unconnect *"], UNSENT) },
     Known { ends: false, ..known("* get * unsent", ("#", "0"), &["* exit"], UNSENT) },
@@ -221,6 +231,8 @@ pub(crate) static KNOWN: [Known; 138] = [
     known("* sendmmsg *", ("1 #", "2 # #; *poll* has waited: *ERR*"), &["* dgram *"], SENT_BEFORE),
     known("* sendmmsg *", ("1 #", "1 #; *select * has waited: 1*"), &["* dgram *"], ERROR_BEFORE),
     known("* sendmmsg *", ("1 #", "1 #; *poll* has waited: *ERR*"), &["* dgram *"], ERROR_BEFORE),
+    known("* send * do", ("#; *splice * has waited: 0*", "#*"), &["* splice *", "* close *"], URGENT_KEPT),
+    known("* wait * 0", ("1 *:OUT", "0"), &["* re* *", "* ctl * add *", "* close *"], SETS_CLOSE),
     known("* splice *", ("0", "waits"), &["* send * do"], URGENT_AGAIN),
     known("* splice *", ("0 ", "waits"), &["* send * do"], URGENT_AGAIN),
     known("* recv * do*", ("# *", "EINVAL"), &["* send * do"], URGENT_AGAIN),
@@ -275,11 +287,18 @@ pub(crate) static KNOWN: [Known; 138] = [
     known("* poll *", ("1 IN*", "1 IN+OUT*"), &["* fill *", "* fork", "@ *"], ANOTHER_QUEUE),
     known(
         "* get * state",
+        ("FIN_WAIT1", "FIN_WAIT2"),
+        &["* fill *", "* shutdown *", "* fork"],
+        ANOTHER_QUEUE,
+    ),
+    known(
+        "* get * state",
         ("ESTABLISHED", "CLOSE_WAIT"),
         &["* fill *", "* shutdown *", "* fork"],
         ANOTHER_QUEUE,
     ),
     known("* poll *", ("0 -*", "1 OUT*"), &["* fork", "* fill *", "@ *"], ANOTHER_QUEUE),
+    known("* poll *", ("1 IN*", "1 IN+OUT*"), &["* fork", "* fill *", "@ *"], ANOTHER_QUEUE),
     known("*", ("0", "0; *send * has waited: some*"), &["* fill *", "* fork", "@ *"], ANOTHER_QUEUE),
     known(
         "* shutdown *",
@@ -313,6 +332,7 @@ pub(crate) static KNOWN: [Known; 138] = [
     known("@ accept * n", ("new", "EAGAIN"), &["* listen *", "* connect *", "* fork"], OWN_QUEUE),
     known("@ poll *", ("waits", "1 OUT*"), &["* fork", "* fill *"], ANOTHER_QUEUE),
     known("* connect *", ("EINVAL", "E*"), &["* connect *", "* fork", "* shutdown *"], SHUT_UNTOLD),
+    known("* connect *", ("EINVAL", "E*"), &["* connect *", "* shutdown *", "* give *"], SHUT_UNTOLD),
     known("* shutdown *", ("ENOTCONN", "0"), LISTENER_ENDED, OWN_LISTENER),
     known("* re*", ("ECONNRESET", "*"), LISTENER_ENDED, OWN_LISTENER),
     known("* get * error", ("ECONNRESET", "0"), LISTENER_ENDED, OWN_LISTENER),
@@ -331,10 +351,15 @@ pub(crate) static KNOWN: [Known; 138] = [
     known("* wait *", ("waits", "# *"), &["* ctl * *E", "* wait *", "* fork"], HEARD_TWICE),
     known("* wait *", ("0", "# *"), &["* ctl * *E", "* wait *", "* give *"], HEARD_TWICE),
     known("* wait *", ("waits", "# *"), &["* ctl * *E", "* wait *", "* give *"], HEARD_TWICE),
+    known("* wait *", ("0", "# *HUP"), &["* ctl * *1", "* *wait *", "* give *"], HEARD_TWICE),
     known("* poll2 *", ("1 - IN*", "2 IN IN*"), &["* dgram *", "* ctl * *E", "* wait *"], SET_SAYS),
     known("* poll2 *", ("1 - *", "2 IN *"), &["* ctl * *E", "* wait *", "* give *"], HEARD_TWICE),
     known("* poll2 *", ("1 * -", "2 * IN"), &["* ctl * *E", "* wait *", "* give *"], HEARD_TWICE),
+    known("* poll2 *", ("0 - -*", "1 - IN*"), &["* ctl * *E", "* wait *", "* give *"], HEARD_TWICE),
+    known("* poll2 *", ("0 - -*", "1 IN -*"), &["* ctl * *E", "* wait *", "* give *"], HEARD_TWICE),
     Known { ends: false, ..known("* get * name", ("# port*", "# no port*"), NAME_AFTER, NO_PORT) },
+    Known { ends: false, ..known("* get * name", ("# port*", "# no port*"), NAME_AFTER_GIVEN, NO_PORT) },
+    Known { ends: false, ..known("* get * name", ("# port*", "# port* any"), NAME_AFTER_CONNECT, NO_NAME) },
     within_host(
         "* bind *",
         ("EINVAL", "0"),
