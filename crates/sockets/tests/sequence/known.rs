@@ -158,7 +158,7 @@ const fn within_host(
     Known { place: Some(Place::Host), ..known(step, told, after, reason) }
 }
 
-pub(crate) static KNOWN: [Known; 149] = [
+pub(crate) static KNOWN: [Known; 150] = [
     known(
         "* bind *",
         ("0", "EINVAL"),
@@ -207,6 +207,12 @@ pub(crate) static KNOWN: [Known; 149] = [
     known(
         "@ *",
         ("EAGAIN", "EAGAIN; *select * has waited: 1 w"),
+        &["* fork", "* fill *", "* select * w *"],
+        ANOTHER_QUEUE,
+    ),
+    known(
+        "@ re*",
+        ("#*", "#*; *select * has waited: 1 w"),
         &["* fork", "* fill *", "* select * w *"],
         ANOTHER_QUEUE,
     ),
