@@ -12,9 +12,10 @@ pub(crate) mod wait;
 
 use rustix::io::Errno;
 
+use crate::kernel;
 use crate::lock::Guard;
 use crate::process::contexts::of;
-use crate::process::{Process, has_inherited};
+use crate::process::{Process, before_kernel_wait, has_inherited};
 use crate::socket::{SocketId, SocketState};
 use crate::table::{self, Entry};
 
@@ -85,6 +86,17 @@ fn lock_entry(descriptor: i32) -> Option<(Guard<'static, Process>, SocketId)> {
             return Some((guard, id));
         }
     }
+}
+
+/// A call has waited for a socket of the kernel's with that cookie, and its descriptor is not the stack's any more: if another thread has left
+/// it to the kernel, by a connect() say, the call goes on there.
+fn goes_on_elsewhere<T>(descriptor: i32, cookie: Option<u64>) -> Answer<T> {
+    let is_same = || cookie.is_some() && cookie == kernel::cookie(descriptor);
+    if table::lookup(descriptor) != Entry::Kernel || !is_same() {
+        return Answer::error(CLOSED);
+    }
+    before_kernel_wait();
+    Answer::Kernel
 }
 
 /// The socket's data moves at user level.

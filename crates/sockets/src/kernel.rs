@@ -13,7 +13,7 @@ use rustix::io::{Errno, FdFlags};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
 pub(crate) use self::connection::{
-    forget_port, is_in_repair, is_shut_for_reading, is_unconnected, set_untold, tell_connect,
+    forget_port, is_in_repair, is_shut_for_reading, is_unconnected, need_not_tell, set_untold, tell_connect,
 };
 use crate::options::{self, Backing, Fresh, Listener};
 use crate::process::contexts::are_several;
@@ -94,6 +94,11 @@ pub(crate) fn connections_memory() -> [usize; 3] {
 /// The address that the kernel's socket is bound to, as the kernel says it.
 pub(crate) fn local_address(descriptor: i32) -> Option<SocketAddr> {
     SocketAddr::try_from(rustix::net::getsockname(borrow(descriptor)).ok()?).ok()
+}
+
+/// What no other socket has, whatever its number (SO_COOKIE).
+pub(crate) fn cookie(descriptor: i32) -> Option<u64> {
+    sockopt::socket_cookie(borrow(descriptor)).ok()
 }
 
 /// Whether a read, or an accept(), would find something now.

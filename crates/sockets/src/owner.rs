@@ -160,7 +160,9 @@ impl Owner for EngineOwner<'_> {
         let Some(id) = self.sockets.socket_of(self.side, flow) else { return false };
         let socket = self.sockets.at_mut(id);
         // One that is shut both ways is reset by any data.
-        if !can || socket.is_orphan() || socket.stays || socket.is_shut_both_ways() {
+        // What only a call that waits has still (its descriptor was closed) has nobody to hand it over to.
+        let is_held = socket.references == 0 && socket.holders > 0;
+        if !can || socket.is_orphan() || is_held || socket.stays || socket.is_shut_both_ways() {
             return false;
         }
         socket.wants_kernel = true;

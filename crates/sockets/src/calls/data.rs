@@ -14,8 +14,11 @@ use crate::process::{Process, WakeOnDrop, before_kernel_wait, moving};
 use crate::socket::{SocketId, SocketState};
 use crate::sys::{self};
 
+/// The lock, and the socket, or the call's answer.
+type Locked<T> = Result<(Guard<'static, Process>, SocketId), Answer<T>>;
+
 /// Locks the socket for a call that reads from it, and which may make it the calling thread's own.
-fn lock_to_read<T>(descriptor: i32) -> Result<(Guard<'static, Process>, SocketId), Answer<T>> {
+fn lock_to_read<T>(descriptor: i32) -> Locked<T> {
     loop {
         match lock_socket(descriptor) {
             Ok((guard, id)) => {
@@ -31,28 +34,32 @@ fn lock_to_read<T>(descriptor: i32) -> Result<(Guard<'static, Process>, SocketId
     }
 }
 
-/// recv() with MSG_* `flags`; read() has none. It waits for what SO_RCVLOWAT says, but for no more than `most`.
-pub(crate) fn receive(descriptor: i32, target: Target<'_>, flags: i32, most: usize) -> Answer<usize> {
-    // Before the guard: it goes after it.
-    let mut hold = Hold::new();
-    let (mut guard, id) = match lock_to_read(descriptor) {
+/// Locks what the call keeps, if its descriptor is not that any more.
+fn lock_kept<T>(hold: &mut Hold) -> Option<Locked<T>> {
+    match hold.lock() {
+        Some((guard, id)) if is_connection(&guard, id) => Some(Ok((guard, id))),
+        Some(_) => Some(Err(Answer::error(Errno::NOTCONN))),
+        None if hold.elsewhere().is_some() => Some(Err(Answer::Kernel)),
+        None => None,
+    }
+}
+
+/// recv() with MSG_* `flags`; read() has none. It waits for what SO_RCVLOWAT says, but for no more than `most`. A call that receives
+/// several times keeps by `hold` what it waited for: [`Hold::elsewhere`] is what the kernel is to be asked about then.
+pub(crate) fn receive(
+    hold: &mut Hold,
+    descriptor: i32,
+    target: Target<'_>,
+    flags: i32,
+    most: usize,
+) -> Answer<usize> {
+    let (mut guard, id) = match lock_kept(hold).unwrap_or_else(|| lock_to_read(descriptor)) {
         Ok(locked) => locked,
         Err(answer) => return answer,
     };
     if !is_connection(&guard, id) {
         drop(guard);
-        let in_kernel = |flags| {
-            let mut message = target.message();
-            // SAFETY: no name, no ancillary data, and the buffers that the program lends.
-            unsafe { kernel::receive(descriptor, &raw mut message, flags) }
-        };
-        return match datagram::receive(descriptor, target, flags, in_kernel) {
-            Answer::Kernel => Answer::Kernel,
-            Answer::Done(outcome) => Answer::Done(outcome.map(|received| match received {
-                datagram::Received::Here(datagram) => datagram.length,
-                datagram::Received::InKernel(length) => length,
-            })),
-        };
+        return receive_datagram(descriptor, target, flags);
     }
     if flags & libc::MSG_OOB != 0 {
         return Answer::error(Errno::INVAL);
@@ -109,9 +116,9 @@ pub(crate) fn receive(descriptor: i32, target: Target<'_>, flags: i32, most: usi
                 if peek {
                     let patience = patience.get_or_insert_with(|| Patience::begin(&guard, id, true, since));
                     let seen = Some(done);
-                    guard = match wait_for(guard, (id, descriptor), &mut hold, seen, patience.after(done)) {
+                    guard = match wait_for(guard, (id, descriptor), hold, seen, patience.after(done)) {
                         Ok(guard) => guard,
-                        Err(answer) => return rest.of(&hold).receive(answer, *patience, target, done),
+                        Err(answer) => return rest.of(hold).receive(answer, *patience, target, done),
                     };
                 }
             }
@@ -132,14 +139,30 @@ pub(crate) fn receive(descriptor: i32, target: Target<'_>, flags: i32, most: usi
                     return Answer::error(Errno::AGAIN);
                 }
                 let patience = patience.get_or_insert_with(|| Patience::begin(&guard, id, true, since));
-                guard = match wait_for(guard, (id, descriptor), &mut hold, Some(0), patience.after(done)) {
+                guard = match wait_for(guard, (id, descriptor), hold, Some(0), patience.after(done)) {
                     Ok(guard) => guard,
-                    Err(answer) => return rest.of(&hold).receive(answer, *patience, target, done),
+                    Err(answer) => return rest.of(hold).receive(answer, *patience, target, done),
                 };
             }
             Err(_) if done > 0 => return done_in_part(&mut guard, id, pending, done),
             Err(error) => return Answer::error(error),
         }
+    }
+}
+
+/// The same of a UDP socket.
+fn receive_datagram(descriptor: i32, target: Target<'_>, flags: i32) -> Answer<usize> {
+    let in_kernel = |flags| {
+        let mut message = target.message();
+        // SAFETY: no name, no ancillary data, and the buffers that the program lends.
+        unsafe { kernel::receive(descriptor, &raw mut message, flags) }
+    };
+    match datagram::receive(descriptor, target, flags, in_kernel) {
+        Answer::Kernel => Answer::Kernel,
+        Answer::Done(outcome) => Answer::Done(outcome.map(|received| match received {
+            datagram::Received::Here(datagram) => datagram.length,
+            datagram::Received::InKernel(length) => length,
+        })),
     }
 }
 
@@ -151,10 +174,10 @@ fn done_in_part(process: &mut Process, id: SocketId, error: Option<Errno>, done:
 
 /// The wait of a writer that has written nothing has ended with that answer: of a connection that another thread has disconnected
 /// it takes the pending error, which a reader leaves (sk_stream_error() in net/core/stream.c).
-fn ends_waiting(descriptor: i32, answer: Answer<usize>, flags: i32) -> Answer<usize> {
+fn ends_waiting(hold: &mut Hold, descriptor: i32, answer: Answer<usize>, flags: i32) -> Answer<usize> {
     match answer {
         Answer::Done(Err(Errno::PIPE)) => {
-            let pending = lock_socket::<()>(descriptor).ok();
+            let pending = lock_kept::<()>(hold).unwrap_or_else(|| lock_socket(descriptor)).ok();
             match pending.and_then(|(mut guard, id)| guard.stack.take_error(id)) {
                 Some(error) => Answer::error(error),
                 None => broken_pipe(flags),
@@ -173,10 +196,9 @@ fn broken_pipe(flags: i32) -> Answer<usize> {
     Answer::error(Errno::PIPE)
 }
 
-/// send() with MSG_* `flags`; write() has none.
-pub(crate) fn send(descriptor: i32, source: Source<'_>, flags: i32) -> Answer<usize> {
-    let mut hold = Hold::new();
-    let (mut guard, id) = match lock_socket(descriptor) {
+/// send() with MSG_* `flags`; write() has none. `hold` is as in [`receive`].
+pub(crate) fn send(hold: &mut Hold, descriptor: i32, source: Source<'_>, flags: i32) -> Answer<usize> {
+    let (mut guard, id) = match lock_kept(hold).unwrap_or_else(|| lock_socket(descriptor)) {
         Ok(locked) => locked,
         Err(answer) => return answer,
     };
@@ -223,26 +245,16 @@ pub(crate) fn send(descriptor: i32, source: Source<'_>, flags: i32) -> Answer<us
             Err(Errno::AGAIN) if wanted == 0 && guard.stack.socket(id).state == SocketState::Connected => {
                 return Answer::ok(0);
             }
-            Err(Errno::AGAIN) if nonblocking => {
-                guard.pump_before_waiting();
-                guard.hear_own_end(id);
-                return match guard.stack.write(id, source.pieces(done)) {
-                    Ok(count) => {
-                        WakeOnDrop(&mut guard).0.output();
-                        Answer::ok(count)
-                    }
-                    Err(error) => Answer::error(error),
-                };
-            }
+            Err(Errno::AGAIN) if nonblocking => return send_after_all(guard, id, source, flags),
             Err(Errno::AGAIN) => {
                 guard.pump();
                 if guard.stack.level(id) & crate::interest::bits::OUT != 0 {
                     continue;
                 }
                 let patience = patience.get_or_insert_with(|| Patience::begin(&guard, id, false, since));
-                guard = match wait_for(guard, (id, descriptor), &mut hold, None, patience.after(done)) {
+                guard = match wait_for(guard, (id, descriptor), hold, None, patience.after(done)) {
                     Ok(guard) => guard,
-                    Err(answer) => return rest.of(&hold).send(answer, *patience, source, done),
+                    Err(answer) => return rest.of(hold).send(hold, answer, *patience, source, done),
                 };
             }
             Err(_) if done > 0 => return done_in_part(&mut guard, id, pending, done),
@@ -252,6 +264,28 @@ pub(crate) fn send(descriptor: i32, source: Source<'_>, flags: i32) -> Answer<us
             }
             Err(error) => return Answer::error(error),
         }
+    }
+}
+
+/// A connection was full: looks whether it is so still, and sends what it takes at once. Nothing has been sent.
+fn send_after_all(
+    mut guard: Guard<'static, Process>,
+    id: SocketId,
+    source: Source<'_>,
+    flags: i32,
+) -> Answer<usize> {
+    guard.pump_before_waiting();
+    guard.hear_own_end(id);
+    match guard.stack.write(id, source.pieces(0)) {
+        Ok(count) => {
+            WakeOnDrop(&mut guard).0.output();
+            Answer::ok(count)
+        }
+        Err(Errno::PIPE) => {
+            drop(guard);
+            broken_pipe(flags)
+        }
+        Err(error) => Answer::error(error),
     }
 }
 
@@ -335,7 +369,7 @@ fn send_from(
                     Err(_) if done > 0 => return Answer::ok(done),
                     // What the number is now is another file's.
                     Err(_) if hold.elsewhere().is_some() => return Answer::error(CLOSED),
-                    Err(answer) => return ends_waiting(descriptor, answer, 0),
+                    Err(answer) => return ends_waiting(&mut hold, descriptor, answer, 0),
                 };
             }
             Err(error) => break Err(error),
@@ -359,8 +393,8 @@ pub(crate) fn take_error(descriptor: i32) -> Option<Errno> {
 }
 
 /// The error is told once more: nobody has heard it.
-pub(crate) fn put_back_error(descriptor: i32, error: Errno) {
-    if let Ok((mut guard, id)) = lock_socket::<()>(descriptor) {
+pub(crate) fn put_back_error(hold: &mut Hold, descriptor: i32, error: Errno) {
+    if let Ok((mut guard, id)) = lock_kept::<()>(hold).unwrap_or_else(|| lock_socket(descriptor)) {
         let socket = guard.stack.socket_mut(id);
         (socket.error, socket.error_of_several) = (Some(error), None);
     }

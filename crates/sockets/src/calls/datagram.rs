@@ -180,24 +180,23 @@ pub(crate) fn receive(
             return Answer::ok(Received::Here(Datagram::NOTHING));
         }
         let started = *started.get_or_insert_with(now);
-        let timeout = match guard.stack.socket(id).never_waits {
-            [true, _] => Some(Duration::ZERO),
-            _ => sockopt::socket_timeout(kernel::borrow(descriptor), sockopt::Timeout::Recv).unwrap_or(None),
-        };
+        let timeout = timeout(&guard, id, descriptor);
         guard.leaves_event_loop();
         let spin = spin_until(&guard, Waiting::ReceiveDatagram, started);
         let mut kernel_side = [libc::pollfd { fd: descriptor, events: libc::POLLIN, revents: 0 }];
         let deadline = timeout.map(|timeout| started + timeout);
+        let cookie = kernel::cookie(descriptor);
         let (next, woken) =
             wait(guard, For::Sockets(&[id]), &mut kernel_side, deadline, spin, since, timeout.is_none());
         guard = next;
         match woken {
             Woken::Interrupted => return Answer::error(Errno::INTR),
             Woken::TimedOut => return Answer::error(Errno::AGAIN),
-            Woken::Look if table::lookup(descriptor) != Entry::Socket(id) => {
-                return Answer::error(super::CLOSED);
-            }
             Woken::Look => {}
+        }
+        if table::lookup(descriptor) != Entry::Socket(id) {
+            drop(guard);
+            return super::goes_on_elsewhere(descriptor, cookie);
         }
         if kernel_side[0].revents != 0
             && let Some(part) = guard.stack.datagrams_mut(id)
@@ -205,6 +204,14 @@ pub(crate) fn receive(
             part.kernel_ready = true;
         }
         guard.pump();
+    }
+}
+
+/// What SO_RCVTIMEO says.
+fn timeout(process: &Process, id: SocketId, descriptor: i32) -> Option<Duration> {
+    match process.stack.socket(id).never_waits {
+        [true, _] => Some(Duration::ZERO),
+        _ => sockopt::socket_timeout(kernel::borrow(descriptor), sockopt::Timeout::Recv).unwrap_or(None),
     }
 }
 
@@ -328,6 +335,12 @@ pub(crate) fn send(
     let longest = if is_cut { segment_len } else { length };
     if is_cut && length.div_ceil(segment_len) > MOST_SEGMENTS {
         return Answer::Kernel;
+    }
+    // Before what shutdown() has to say (sock_alloc_send_pskb() in Linux, net/core/sock.c).
+    if process.stack.socket(id).write_shut
+        && let Some(error) = process.stack.take_error(id)
+    {
+        return Answer::error(error);
     }
     let Some(to) = destined(process, id, descriptor, destination) else { return Answer::Kernel };
     let goes_in_pieces = to.is_ipv6() && pieces_above > 0 && longest + PIECE_HEADERS > pieces_above;

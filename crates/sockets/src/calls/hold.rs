@@ -4,6 +4,7 @@
 
 use core::cell::Cell;
 
+use crate::lock::Guard;
 use crate::process::contexts::of;
 use crate::process::{Process, WakeOnDrop};
 use crate::socket::SocketId;
@@ -14,14 +15,14 @@ thread_local! {
 }
 
 /// What one call keeps.
-pub(super) struct Hold {
+pub(crate) struct Hold {
     held: Option<(SocketId, u32)>,
     /// What it was, if it was closed and handed over meanwhile, and the kernel's socket.
     elsewhere: Option<((SocketId, u32), i32)>,
 }
 
 impl Hold {
-    pub(super) const fn new() -> Self {
+    pub(crate) const fn new() -> Self {
         Self { held: None, elsewhere: None }
     }
 
@@ -33,15 +34,31 @@ impl Hold {
         HELD.set(self.held);
     }
 
+    /// Of a call that goes on with what its descriptor is not any more: the lock, and the socket, if that is still here.
+    pub(super) fn lock(&mut self) -> Option<(Guard<'static, Process>, SocketId)> {
+        let (id, generation) = self.held?;
+        let mut guard = of(id);
+        if guard.stack.socket(id).generation == generation {
+            return Some((guard, id));
+        }
+        self.has_gone(&mut guard);
+        None
+    }
+
+    /// The connection that was kept is the kernel's.
+    fn has_gone(&mut self, process: &mut Process) {
+        let Some(held) = self.held.take() else { return };
+        self.elsewhere = process.elsewhere().descriptor_of(held).map(|descriptor| (held, descriptor));
+    }
+
     /// After it. False if the connection has gone elsewhere (a handover), or a handler ran and it was closed meanwhile.
     pub(super) fn resume(&mut self, process: &mut Process, id: SocketId, still_open: bool) -> bool {
         self.held = HELD.take();
         match self.held {
             None => still_open,
             Some((_, generation)) if process.stack.socket(id).generation == generation => true,
-            Some(held) => {
-                self.held = None;
-                self.elsewhere = process.elsewhere().descriptor_of(held).map(|descriptor| (held, descriptor));
+            Some(_) => {
+                self.has_gone(process);
                 false
             }
         }
@@ -55,8 +72,13 @@ impl Hold {
     }
 
     /// The kernel's socket of a connection that was closed and handed over.
-    pub(super) fn elsewhere(&self) -> Option<i32> {
+    pub(crate) fn elsewhere(&self) -> Option<i32> {
         self.elsewhere.map(|(_, descriptor)| descriptor)
+    }
+
+    /// The call's descriptor was closed: what its number is now is another's.
+    pub(crate) const fn has_another_socket(&self) -> bool {
+        self.held.is_some() || self.elsewhere.is_some()
     }
 
     /// The call goes on with what its descriptor is not any more.

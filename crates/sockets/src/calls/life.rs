@@ -13,6 +13,7 @@ pub(crate) use self::close::{about_to_replace, close, close_range, shutdown};
 pub(crate) use self::connect::{connect, disconnect, open_fast};
 pub(crate) use self::listen::{accept, listened};
 use super::{Answer, CLOSED, datagram, lock_entry};
+use crate::kernel;
 use crate::process::contexts::{self, at, at_own};
 use crate::process::{Process, WakeOnDrop, allow_own_address, is_active, process, sets};
 use crate::socket::{SocketState, presented};
@@ -157,6 +158,13 @@ pub(crate) fn name(descriptor: i32, remote: bool) -> Answer<SocketAddr> {
         SocketState::Connecting | SocketState::Ended if remote => Answer::error(Errno::NOTCONN),
         SocketState::Connected if remote && over => Answer::error(Errno::NOTCONN),
         SocketState::Connected | SocketState::Lost if remote => presented(socket.remote),
+        // An address that the program has not chosen goes with the connection (inet_reset_saddr() in Linux, net/ipv4/af_inet.c). What was
+        // accepted has no port in the kernel.
+        SocketState::Ended if socket.disconnected => {
+            let bound = kernel::local_address(descriptor).filter(|bound| bound.port() != 0);
+            let bound = bound.map_or(socket.local.ip(), |bound| bound.ip());
+            presented(SocketAddr::new(bound, socket.local.port()))
+        }
         SocketState::Connected | SocketState::Connecting | SocketState::Ended | SocketState::Lost => {
             presented(socket.local)
         }

@@ -9,7 +9,7 @@ use overfly_profile::options::Waiting;
 use rustix::io::Errno;
 
 use super::{Answer, CLOSED};
-use crate::interest::SetId;
+use crate::interest::{SetId, bits};
 use crate::kernel::now;
 use crate::memory::is_plausible;
 use crate::process::contexts::{are_several, at, own_if_any};
@@ -19,6 +19,7 @@ use crate::process::sets::{Contexts, Shared, shared};
 use crate::process::{
     For, Process, Sleeper, Tag, goes_on, has_inherited, let_others_in, readable, settled, spin_until, tag,
 };
+use crate::socket::SocketId;
 use crate::sys::{self, HandlersRun};
 use crate::table::{self, Entry};
 
@@ -64,6 +65,23 @@ impl Found {
 
     fn left(&self) -> usize {
         self.room - self.count
+    }
+
+    /// Puts what is so beside what was found, or to it if that is of the same descriptor.
+    fn add(&mut self, events: u32, data: u64) {
+        for index in 0..self.count {
+            // SAFETY: so many records are there, which `epoll_wait`'s caller answers for.
+            let place = unsafe { self.records.add(index) };
+            // SAFETY: as above; it was written.
+            let mut found = unsafe { place.read_unaligned() };
+            if found.u64 == data {
+                found.events |= events;
+                // SAFETY: as above.
+                unsafe { place.write_unaligned(found) };
+                return;
+            }
+        }
+        self.put(events, data);
     }
 
     /// Takes what a context has for a set; if that is not all, another thread may have the rest. Returns how much it was.
@@ -213,7 +231,7 @@ impl Wait {
             // What the kernel has said once it would say again.
             let asked = self.found.count > look.ours;
             if !asked && self.found.left() > 0 && if self.found.count > 0 || spins { due } else { over } {
-                self.look_at_kernel(contexts, look.time)?;
+                self.look_at_kernel(contexts, look.time, look.ours > 0)?;
                 if look.ours == 0 {
                     // The kernel may have had something for a listener. (What was reported already would be reported twice.)
                     self.collect_again(contexts);
@@ -274,7 +292,7 @@ impl Wait {
             }
             let time = self.rounds.enter(context).pumped;
             if core::mem::take(&mut self.kernel_first) {
-                self.look_at_kernel(contexts, time)?;
+                self.look_at_kernel(contexts, time, false)?;
             }
             let process = self.rounds.enter(context);
             look.ours += self.found.collect(process, set);
@@ -324,15 +342,15 @@ impl Wait {
         }
     }
 
-    /// Looks at the kernel's part.
-    fn look_at_kernel(&mut self, contexts: Contexts, time: Instant) -> Result<(), Errno> {
+    /// Looks at the kernel's part; with `adds` what that says of sockets of ours is added to what was found of them already.
+    fn look_at_kernel(&mut self, contexts: Contexts, time: Instant, adds: bool) -> Result<(), Errno> {
         self.looked = time;
         if contexts.is_one() {
             // Of several each has said it when it was looked at.
             self.rounds.enter(self.own).signal_exposed();
         }
         let count = self.ask_kernel(Some(0))?;
-        self.heed(count);
+        self.heed(count, adds);
         Ok(())
     }
 
@@ -352,7 +370,7 @@ impl Wait {
 
     /// Leaves the program's own events where the kernel has written them, and takes those of listeners' kernel sockets as news of the
     /// listener.
-    fn heed(&mut self, count: usize) {
+    fn heed(&mut self, count: usize, adds: bool) {
         let first = self.found.count;
         for index in first..first + count {
             // SAFETY: the kernel has written it. What is found is put at `index` at most.
@@ -361,12 +379,31 @@ impl Wait {
             match tag(data) {
                 Tag::Program => self.found.put(bits, data),
                 Tag::Stack => {}
-                Tag::Listener(id) => self.rounds.enter(id.context()).stack.kernel_ready(id),
+                Tag::Listener(id) => {
+                    self.rounds.enter(id.context()).stack.kernel_ready(id);
+                    if adds {
+                        self.add_ready(id);
+                    }
+                }
                 own @ (Tag::Broker(context) | Tag::Doorbell(context) | Tag::Doors(context)) => {
                     self.rounds.enter(context).heed(&own);
                 }
             }
         }
+    }
+
+    /// Adds what a socket is ready for. What is told once only is the next call's: it is listed.
+    fn add_ready(&mut self, id: SocketId) {
+        let Self { rounds, found, set, .. } = self;
+        let process = rounds.enter(id.context());
+        let level = process.stack.level(id);
+        process.stack.watchers(id, |interest| {
+            let (is_sets, once) = (interest.set == set.0, interest.events & (bits::ET | bits::ONESHOT) != 0);
+            let events = level & interest.events;
+            if is_sets && !once && !interest.in_kernel && events != 0 {
+                found.add(events, interest.data);
+            }
+        });
     }
 
     /// Sleeps until something may have happened in one of the contexts, or in the kernel's part.
@@ -403,7 +440,7 @@ impl Wait {
         if !is_open(epoll, set) {
             return Err(CLOSED);
         }
-        self.heed(asked?);
+        self.heed(asked?, false);
         (self.slept, self.looked) = (true, now());
         Ok(())
     }

@@ -10,6 +10,7 @@ use super::data::{VECTORS_MAX, count_vectors, each_passed, is_connection, messag
 use super::sockets::put_address;
 use super::{count, count_or, next};
 use crate::calls::datagram::Received;
+use crate::calls::hold::Hold;
 use crate::calls::{Answer, data, datagram, life};
 use crate::cancel;
 use crate::memory::{Target, is_plausible};
@@ -219,7 +220,8 @@ pub unsafe extern "C-unwind" fn recvmsg(descriptor: c_int, message: *mut msghdr,
     }
     // SAFETY: the program's arguments, handed on.
     unsafe {
-        count_or(receive_message(descriptor, message, flags), || next::recvmsg(descriptor, message, flags))
+        let answer = receive_message(&mut Hold::new(), descriptor, message, flags);
+        count_or(answer, || next::recvmsg(descriptor, message, flags))
     }
 }
 
@@ -253,7 +255,13 @@ pub unsafe extern "C-unwind" fn recvmmsg(
 unsafe fn receive_one(descriptor: c_int, buffer: *mut c_void, length: size_t, flags: c_int) -> Answer<usize> {
     let vector = iovec { iov_base: buffer, iov_len: length };
     // SAFETY: the program lends the buffer for the call.
-    data::receive(descriptor, unsafe { Target::new(&raw const vector, 1) }, flags, usize::MAX)
+    data::receive(
+        &mut Hold::new(),
+        descriptor,
+        unsafe { Target::new(&raw const vector, 1) },
+        flags,
+        usize::MAX,
+    )
 }
 
 /// The fortified forms end the program that would overrun its buffer, as glibc does.
@@ -286,12 +294,17 @@ unsafe fn receive_vectors(
     if target.length() == 0 && (is_connection(descriptor) || datagram::is_ours(descriptor)) {
         return Answer::ok(0);
     }
-    data::receive(descriptor, target, flags, usize::MAX)
+    data::receive(&mut Hold::new(), descriptor, target, flags, usize::MAX)
 }
 
 /// # Safety
 /// As for recvmsg(2).
-unsafe fn receive_message(descriptor: c_int, message: *mut msghdr, flags: c_int) -> Answer<usize> {
+unsafe fn receive_message(
+    hold: &mut Hold,
+    descriptor: c_int,
+    message: *mut msghdr,
+    flags: c_int,
+) -> Answer<usize> {
     if !is_plausible(message, size_of::<msghdr>()) {
         return Answer::error(Errno::FAULT);
     }
@@ -303,7 +316,7 @@ unsafe fn receive_message(descriptor: c_int, message: *mut msghdr, flags: c_int)
     if !is_plausible(message.msg_iov, message.msg_iovlen * size_of::<iovec>()) {
         return Answer::error(Errno::FAULT);
     }
-    if datagram::is_ours(descriptor) {
+    if !hold.has_another_socket() && datagram::is_ours(descriptor) {
         // SAFETY: the program lends the vectors and their buffers for the call.
         let target = unsafe { Target::new(message.msg_iov, message.msg_iovlen) };
         let whole = &raw mut *message;
@@ -332,12 +345,8 @@ unsafe fn receive_message(descriptor: c_int, message: *mut msghdr, flags: c_int)
         };
     }
     // SAFETY: the program lends the vectors and their buffers for the call.
-    let answer = data::receive(
-        descriptor,
-        unsafe { Target::new(message.msg_iov, message.msg_iovlen) },
-        flags,
-        usize::MAX,
-    );
+    let target = unsafe { Target::new(message.msg_iov, message.msg_iovlen) };
+    let answer = data::receive(hold, descriptor, target, flags, usize::MAX);
     if let Answer::Done(Ok(_)) = answer {
         message.msg_namelen = 0;
         message.msg_controllen = 0;
@@ -347,7 +356,8 @@ unsafe fn receive_message(descriptor: c_int, message: *mut msghdr, flags: c_int)
 }
 
 /// A record after another, as do_recvmmsg() in net/socket.c takes them: also on a stream. The timeout is looked at after each
-/// record, and only then. What fails after the first one is the next call's.
+/// record, and only then. What fails after the first one is the next call's. The descriptor is looked up once: a call whose socket is
+/// closed while it waits goes on with that.
 ///
 /// # Safety
 /// As for recvmmsg(2), with at least one record.
@@ -377,14 +387,15 @@ unsafe fn receive_several(
     }
     let mut flags_of_one = flags & !libc::MSG_WAITFORONE;
     let most = number.min(VECTORS_MAX as c_uint) as usize;
-    let mut done = 0;
+    let (mut done, mut hold) = (0, Hold::new());
     while done < most {
         // SAFETY: the program lends `number` records for the call.
         let record = unsafe { &mut *messages.add(done) };
         // SAFETY: as above; the next function gets the program's own record.
         let outcome = unsafe {
-            match receive_message(descriptor, &raw mut record.msg_hdr, flags_of_one) {
+            match receive_message(&mut hold, descriptor, &raw mut record.msg_hdr, flags_of_one) {
                 Answer::Kernel => {
+                    let descriptor = hold.elsewhere().unwrap_or(descriptor);
                     let outcome = next::recvmsg(descriptor, &raw mut record.msg_hdr, flags_of_one);
                     usize::try_from(outcome).map_err(|_| super::last_error())
                 }
@@ -396,7 +407,7 @@ unsafe fn receive_several(
             Err(error) if done == 0 => return Err(error),
             Err(error) => {
                 if !matches!(error, Errno::AGAIN | Errno::INTR) {
-                    data::put_back_error(descriptor, error);
+                    data::put_back_error(&mut hold, descriptor, error);
                 }
                 break;
             }

@@ -10,6 +10,7 @@ use super::data::{VECTORS_MAX, count_vectors, each_passed, is_connection, messag
 use super::sockets::address_from;
 use super::{count, count_or, next};
 use crate::calls::datagram::ControlMessages;
+use crate::calls::hold::Hold;
 use crate::calls::{Answer, data, datagram, life};
 use crate::cancel;
 use crate::memory::{Source, is_plausible};
@@ -151,7 +152,8 @@ pub unsafe extern "C-unwind" fn sendmsg(descriptor: c_int, message: *const msghd
     }
     // SAFETY: the program's arguments, handed on.
     unsafe {
-        count_or(send_message(descriptor, message, flags), || next::sendmsg(descriptor, message, flags))
+        let answer = send_message(&mut Hold::new(), descriptor, message, flags);
+        count_or(answer, || next::sendmsg(descriptor, message, flags))
     }
 }
 
@@ -175,12 +177,14 @@ pub unsafe extern "C-unwind" fn sendmmsg(
         // SAFETY: the program's arguments, handed on.
         return unsafe { next::sendmmsg(descriptor, messages, number, flags) };
     }
+    let mut hold = Hold::new();
     for index in 0..number.min(VECTORS_MAX as c_uint) {
         // SAFETY: the program lends `number` records for the call.
         let record = unsafe { &mut *messages.add(index as usize) };
         // SAFETY: as above.
-        match unsafe { send_message(descriptor, &raw const record.msg_hdr, flags) } {
-            Answer::Kernel if datagram::is_ours(descriptor) => {
+        match unsafe { send_message(&mut hold, descriptor, &raw const record.msg_hdr, flags) } {
+            Answer::Kernel if index > 0 || datagram::is_ours(descriptor) => {
+                let descriptor = hold.elsewhere().unwrap_or(descriptor);
                 // SAFETY: the program's own record.
                 let sent = unsafe { next::sendmsg(descriptor, &raw const record.msg_hdr, flags) };
                 match c_uint::try_from(sent) {
@@ -189,7 +193,6 @@ pub unsafe extern "C-unwind" fn sendmmsg(
                     Err(_) => return -1,
                 }
             }
-            Answer::Kernel if index > 0 => return index as c_int,
             // SAFETY: the program's arguments, handed on.
             Answer::Kernel => return unsafe { next::sendmmsg(descriptor, messages, number, flags) },
             Answer::Done(Ok(length)) => record.msg_len = length as c_uint,
@@ -238,7 +241,7 @@ pub unsafe extern "C-unwind" fn sendfile64(
 unsafe fn send_one(descriptor: c_int, buffer: *const c_void, length: size_t, flags: c_int) -> Answer<usize> {
     let vector = iovec { iov_base: buffer.cast_mut(), iov_len: length };
     // SAFETY: the program lends the buffer for the call.
-    data::send(descriptor, unsafe { Source::new(&raw const vector, 1) }, flags)
+    data::send(&mut Hold::new(), descriptor, unsafe { Source::new(&raw const vector, 1) }, flags)
 }
 
 /// # Safety
@@ -262,12 +265,17 @@ unsafe fn send_vectors(
     if source.length() == 0 && (is_connection(descriptor) || datagram::is_ours(descriptor)) {
         return Answer::ok(0);
     }
-    data::send(descriptor, source, flags)
+    data::send(&mut Hold::new(), descriptor, source, flags)
 }
 
 /// # Safety
 /// As for sendmsg(2).
-unsafe fn send_message(descriptor: c_int, message: *const msghdr, flags: c_int) -> Answer<usize> {
+unsafe fn send_message(
+    hold: &mut Hold,
+    descriptor: c_int,
+    message: *const msghdr,
+    flags: c_int,
+) -> Answer<usize> {
     if !is_plausible(message, size_of::<msghdr>()) {
         return Answer::error(Errno::FAULT);
     }
@@ -279,7 +287,7 @@ unsafe fn send_message(descriptor: c_int, message: *const msghdr, flags: c_int) 
     if !is_plausible(message.msg_iov, message.msg_iovlen * size_of::<iovec>()) {
         return Answer::error(Errno::FAULT);
     }
-    if datagram::is_ours(descriptor) {
+    if !hold.has_another_socket() && datagram::is_ours(descriptor) {
         // SAFETY: the program lends the address for the call.
         let destination = unsafe { address_from(message.msg_name.cast(), message.msg_namelen) };
         if destination.is_none() && !message.msg_name.is_null() {
@@ -298,7 +306,7 @@ unsafe fn send_message(descriptor: c_int, message: *const msghdr, flags: c_int) 
         let remote = unsafe { address_from(message.msg_name.cast(), message.msg_namelen) };
         return life::open_fast(descriptor, remote, source, flags);
     }
-    data::send(descriptor, source, flags)
+    data::send(hold, descriptor, source, flags)
 }
 
 /// Connections that a message takes to another process are handed over first.

@@ -11,7 +11,7 @@ use crate::calls::{Answer, bind, datagram, life};
 use crate::cancel;
 use crate::kernel;
 use crate::memory::is_plausible;
-use crate::process::before_kernel_wait;
+use crate::process::{before_kernel_wait, is_active};
 use crate::table::is_ours;
 
 /// An address as C has it.
@@ -253,7 +253,11 @@ pub unsafe extern "C" fn shutdown(descriptor: c_int, how: c_int) -> c_int {
         return done(outcome);
     }
     // SAFETY: the program's arguments, handed on.
-    unsafe { next::shutdown(descriptor, how) }
+    let result = unsafe { next::shutdown(descriptor, how) };
+    if result == 0 && is_active() {
+        kernel::need_not_tell(descriptor);
+    }
+    result
 }
 
 /// The name of one of a connection's ends, into the program's record, or what the kernel says.

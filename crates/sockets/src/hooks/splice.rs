@@ -7,6 +7,7 @@ use rustix::io::Errno;
 
 use super::data::is_connection;
 use super::{count, next};
+use crate::calls::hold::Hold;
 use crate::calls::{Answer, data};
 use crate::cancel;
 use crate::memory::Target;
@@ -129,7 +130,7 @@ fn splice_from_connection(
     // SAFETY: the buffer is ours.
     let target = unsafe { Target::new(&raw const vector, 1) };
     // SO_RCVLOWAT is not about splice() (the same function).
-    let bytes = match data::receive(from, target, 0, 1) {
+    let bytes = match data::receive(&mut Hold::new(), from, target, 0, 1) {
         Answer::Kernel => return in_kernel(),
         Answer::Done(Ok(length)) => &buffer[..length],
         Answer::Done(outcome) => return count(outcome),

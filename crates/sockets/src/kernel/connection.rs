@@ -53,22 +53,34 @@ pub(crate) fn set_untold(descriptor: i32, untold: bool) {
     let _ = Backing(descriptor).set(libc::IPPROTO_IP, libc::IP_RETOPTS, &i32::from(untold).to_ne_bytes());
 }
 
+fn is_untold(descriptor: i32) -> bool {
+    number(descriptor, libc::IPPROTO_IP, libc::IP_RETOPTS) == Ok(1)
+}
+
+/// After shutdown() no connect() has anything to say (inet_shutdown() in Linux, net/ipv4/af_inet.c).
+pub(crate) fn need_not_tell(descriptor: i32) {
+    if is_untold(descriptor) {
+        set_untold(descriptor, false);
+    }
+}
+
 /// The kernel's connect() has said EISCONN: what it says if it is the first one of a connection that was handed over before any
 /// (inet_stream_connect() in Linux, net/ipv4/af_inet.c).
 pub(crate) fn tell_connect(descriptor: i32) -> Result<(), Errno> {
     let Some(state) = state(descriptor) else { return Err(Errno::ISCONN) };
-    if number(descriptor, libc::IPPROTO_IP, libc::IP_RETOPTS) != Ok(1) {
+    if !is_untold(descriptor) {
         return Err(Errno::ISCONN);
     }
     set_untold(descriptor, false);
     match state {
-        CLOSE if let Ok(Err(error)) = sockopt::socket_error(borrow(descriptor)) => {
+        CLOSE => {
+            let error = sockopt::socket_error(borrow(descriptor)).ok().and_then(Result::err);
             let _ = connect_unspec(borrow(descriptor));
-            Err(error)
+            Err(error.unwrap_or(Errno::CONNABORTED))
         }
         CLOSE_WAIT => Ok(()),
         ESTABLISHED if !is_shut_for_reading(descriptor) => Ok(()),
-        // After shutdown() no connect() has anything to say (inet_shutdown()).
+        // After shutdown() by another process no connect() has anything to say (inet_shutdown()).
         _ => Err(Errno::ISCONN),
     }
 }

@@ -465,8 +465,11 @@ static void say_name(struct actor *actor, int fd, int (*ask)(int, struct sockadd
     if (result < 0)
         return say_result(actor, result);
     say(actor, "%u %s", length, ((struct sockaddr_in *)&address)->sin_port ? "port" : "no port");
-    if (address.ss_family == AF_INET6 && IN6_IS_ADDR_V4MAPPED(&((struct sockaddr_in6 *)&address)->sin6_addr))
+    struct in6_addr *v6 = &((struct sockaddr_in6 *)&address)->sin6_addr;
+    if (address.ss_family == AF_INET6 && IN6_IS_ADDR_V4MAPPED(v6))
         say(actor, " mapped");
+    if (address.ss_family == AF_INET6 ? IN6_IS_ADDR_UNSPECIFIED(v6) : !((struct sockaddr_in *)&address)->sin_addr.s_addr)
+        say(actor, " any");
 }
 
 static int peer_name(int fd, struct sockaddr *address, socklen_t *length)

@@ -1,6 +1,6 @@
 //! Sequences of some kind (see `script/kinds.rs`), which differed once and must not again, as in [`super::found`].
 
-pub(crate) const KINDS: [(&str, &str); 12] = [
+pub(crate) const KINDS: [(&str, &str); 22] = [
     (
         "seed 85000170: a datagram that came before the process took part in its port is read before those that came later",
         "v4\n\
@@ -131,5 +131,138 @@ pub(crate) const KINDS: [(&str, &str); 12] = [
          M wait b 0\n\
          M sendto a 9 5 -\n\
          M wait b -",
+    ),
+    (
+        "seed 89013712: the last send() of one that fills a connection raises SIGPIPE",
+        "v6\n\
+         R socket a b\n\
+         R bind a 5\n\
+         R listen a 8\n\
+         L socket a n\n\
+         L connect a 5\n\
+         R accept a b b\n\
+         L hear\n\
+         R thread\n\
+         S shutdown b 2\n\
+         L fill a",
+    ),
+    (
+        "seed 89016495: what an epoll set says of a UDP socket is what it has here and in the kernel",
+        "v4\n\
+         L dgram a b\n\
+         L bind a 0\n\
+         R dgram a n\n\
+         R sendto a 0 1 d\n\
+         L epoll b\n\
+         L ctl b add a IOR\n\
+         L wait b +",
+    ),
+    (
+        "seed 89012924: a connection that a connect() found reset has no address any more",
+        "host\n\
+         L socket a n\n\
+         L bind a 0\n\
+         L listen a 8\n\
+         L poll a I 0\n\
+         R socket a n6\n\
+         R connect a 0\n\
+         L accept a b n\n\
+         R thread\n\
+         R send a 3000 d\n\
+         L close b\n\
+         R connect a 4\n\
+         S get a name",
+    ),
+    (
+        "nor one that AF_UNSPEC has ended, but for what bind() said",
+        "host\n\
+         L socket b b\n\
+         L bind b 0\n\
+         L listen b 8\n\
+         L poll b I 0\n\
+         R socket a b\n\
+         R connect a 0\n\
+         L accept b c b\n\
+         R get a name\n\
+         R unconnect a\n\
+         R get a name\n\
+         R connect a 5\n\
+         R get a name\n\
+         R socket d b\n\
+         R bind d 7 any\n\
+         R connect d 0\n\
+         R unconnect d\n\
+         R get d name",
+    ),
+    (
+        "seed 89021903: what was accepted at an address keeps that",
+        "host\n\
+         R socket a b\n\
+         R bind a 5\n\
+         R listen a 8\n\
+         R poll a I 0\n\
+         L socket a b\n\
+         L connect a 5\n\
+         R accept a b n\n\
+         R thread\n\
+         R unconnect b\n\
+         S get b name",
+    ),
+    (
+        "seed 89023493: who waits to send hears the reset though its descriptor is closed",
+        "host\n\
+         L socket a n\n\
+         L bind a 0\n\
+         L listen a 8\n\
+         L poll a I 0\n\
+         R socket a n\n\
+         R connect a 0\n\
+         L accept a b b\n\
+         L thread\n\
+         L fill b\n\
+         M send b 3000000 -\n\
+         L dup b c\n\
+         L close b\n\
+         L unconnect c",
+    ),
+    (
+        "seed 89025960: connect() of what was passed on says that it has failed, though its error was told",
+        "v4\n\
+         L socket a n6\n\
+         L connect a 5\n\
+         L thread\n\
+         M send a 3000 -\n\
+         M give a\n\
+         M connect a 9",
+    ),
+    (
+        "seed 89026975: and after exec",
+        "v6\n\
+         L socket c n\n\
+         L connect c 5\n\
+         L send c 1 d\n\
+         L exec\n\
+         L connect c 4",
+    ),
+    (
+        "seed 89026226: who waits for a datagram goes on when another thread's connect() leaves the socket to the kernel",
+        "host\n\
+         L thread\n\
+         L dgram b b\n\
+         M sendto b 5 0 -\n\
+         M recv b 5 -\n\
+         L connect b 5",
+    ),
+    (
+        "seed 89026456: an error of a UDP socket is told before shutdown() is",
+        "v6\n\
+         L dgram a b\n\
+         L thread\n\
+         L dgram b n\n\
+         L connect b 6\n\
+         M sendto b 6 0 d\n\
+         L shutdown b 1\n\
+         M poll a I -\n\
+         L sendmmsg b 5 d",
     ),
 ];

@@ -24,7 +24,8 @@ const SHUT_AND_READ: &[&str] = &["* fill *", "* shutdown * 2", "* drain *"];
 
 const CLOSED_UNDER_A_CALL: &str = "close() ends accept(), poll() and epoll_wait() of another thread for the descriptor, and a wait for a datagram, with EBADF or POLLNVAL; the kernel lets them wait";
 
-const REPLACED_UNDER_POLL: &str = "dup2() over a descriptor that another thread polls: its poll() says what the new one is; the kernel's goes on with the old one";
+const REPLACED_UNDER_POLL: &str = "dup2() over a descriptor that another thread has in poll() or select(): that says what the new one is; the kernel's goes on with the old \
+     one";
 
 const ROOM_AGAIN: &str = "whether a connection has room again once a send() has taken a part depends on how far its queue and the peer's have grown, each stack's \
      own affair";
@@ -49,7 +50,7 @@ const OWN_QUEUE: &str = "what waits at a listener when its process forks a child
      it if the parent is busy";
 
 const SHUT_UNTOLD: &str = "shutdown() by one process of what was refused to its connect() before a fork leaves the other one's connect() to be told so, instead of \
-     EINVAL";
+     EINVAL; so does one before it is passed on";
 
 const QUEUE_CLOSED: &str = "what waits at a listener of a loopback address is reset when its process closes that, also if a child has it still: the broker \
      brings nothing there";
@@ -58,7 +59,7 @@ const OWN_SET: &str = "what one process adds to an epoll set or takes out of it,
      that it has not used since";
 
 const HEARD_TWICE: &str = "what one process hears once of a connection in an epoll set (EPOLLET, EPOLLONESHOT), another one that has the set by a fork hears \
-     once more if the connection was over before or is handed over to it";
+     once more if the connection was over before or is handed over to it; so does its own once it is passed on";
 
 const SENT_BEFORE: &str = "sendmmsg() sends all its messages before the answer to the first is looked at: a reset is the next call's";
 
@@ -72,7 +73,7 @@ const OWN_FLAG: &str =
 
 const WOKEN_OTHERWISE: &str = "a thread that waits for as much as SO_RCVLOWAT says does not take less when another thread's shutdown() wakes it";
 
-const NO_PORT: &str = "getsockname() of what was accepted, and ended by connect() to AF_UNSPEC before a fork, says port 0: the kernel goes on saying the port \
+const NO_PORT: &str = "getsockname() of what was accepted, and ended by connect() to AF_UNSPEC before a fork or SCM_RIGHTS, says port 0: the kernel goes on saying the port \
      that it has let go of";
 
 const OWN_LISTENER: &str = "what waits at a listener that another process ends by connect() to AF_UNSPEC is not reset: it is in the queue of the process that \
@@ -91,9 +92,9 @@ const READ_BEFORE: &str = "of a thread in poll() and one in recv() that wait for
      on waiting, in the kernel as well";
 /// The one that reads, and a poll() that has waited: of an actor before it, or after it, in the alphabet.
 const READ: &str = "#; *re* has waited: # *";
-const POLLED_AND_READ: &str = "#; *poll *I* has waited: 1 IN*; *re* has waited: # *";
-const READ_AND_POLLED: &str = "#; *re* has waited: # *; *poll *I* has waited: 1 IN*";
-const POLL_AND_READ: &[&str] = &["* poll *I* -"];
+const POLLED_AND_READ: &str = "#; *poll* *I* has waited: # IN*; *re* has waited: # *";
+const READ_AND_POLLED: &str = "#; *re* has waited: # *; *poll* *I* has waited: # IN*";
+const POLL_AND_READ: &[&str] = &["* poll* *I* -"];
 
 const POLLED_FIRST: &str = "*poll * has waited: # *ERR+HUP*";
 const POLLED_LATER: &str = "*poll * has waited: # *HUP*";
@@ -105,17 +106,37 @@ const ONE_END: &str = "of a connection within the host whose other end was close
 /// The other end was closed, and this one handed over and shut.
 const CLOSED_AND_SHUT: &[&str] = &["* close *", "* fork", "* shutdown *"];
 const FORK_CLOSED_AND_SHUT: &[&str] = &["* fork", "* close *", "* shutdown *"];
+const CLOSED_GIVEN_AND_SHUT: &[&str] = &["* close *", "* give *", "* shutdown *"];
 
 const URGENT_AGAIN: &str = "urgent data that comes while its process is in no call is sent again by the peer, and until then nothing after it comes";
 
 const ERROR_BEFORE: &str = "of a thread in poll() or select() for a UDP socket and one in sendmmsg(), which is told of the same ICMP error, the poll() says it only \
      if it runs first, in the kernel as well";
 
-const NAME_KEPT: &str = "getsockname() after AF_UNSPEC says the address that a connect() of a mapped address had, which has failed; the kernel says none";
+const HELD_BACK: &str = "who waits for more than one segment of what is sent with MSG_MORE gets the full ones, or the rest as well if that has come meanwhile";
+const SET_SAYS: &str = "an epoll set in poll() is readable for as long as the kernel's UDP socket is, also if EPOLLET has told that already";
+const READ_ALL: &str = "3000; *re* has waited: 3000 *";
+/// Two of them, in whatever family.
+const READ_SEGMENTS: &str = "3000; *re* has waited: 28# *";
+/// The kernel's frames have room for all of it, on the way between two namespaces.
+const IN_SEGMENTS: &str = "who waits for what is sent in several segments gets the first, or as many as have come, in the kernel as well, where one frame can \
+     have them all";
+const SENT_AT_ONCE: &str = "#; *re* has waited: # *";
+const FIRST_SEGMENT: &str = "#; *re* has waited: 14# *";
+const READS_ALL: &[&str] = &["* re* *", "* send* * 3000 dm"];
 
 const FREE_ALREADY: &str = "IPV6_V6ONLY after a connect() that was refused, or that AF_UNSPEC has ended, fails: the kernel's socket keeps its port";
 
 const NAME_AFTER: &[&str] = &["* accept *", "* unconnect *", "* fork"];
+const NAME_AFTER_GIVEN: &[&str] = &["* accept *", "* unconnect *", "* give *"];
+const NAME_AFTER_CONNECT: &[&str] = &["* accept *", "* unconnect *", "* connect *"];
+
+const NO_NAME: &str = "nor does one say the address at which a connection was accepted that has been ended by AF_UNSPEC, when a connect() of it has failed since";
+
+const SETS_CLOSE: &str = "so an epoll set has no connection any more whose descriptor was closed while another thread waits for it";
+
+const URGENT_KEPT: &str =
+    "urgent data stands in the stream of a connection that a call waits for whose descriptor was closed";
 
 /// An entry of the most common kind.
 const fn known(
@@ -137,7 +158,7 @@ const fn within_host(
     Known { place: Some(Place::Host), ..known(step, told, after, reason) }
 }
 
-pub(crate) static KNOWN: [Known; 111] = [
+pub(crate) static KNOWN: [Known; 150] = [
     known(
         "* bind *",
         ("0", "EINVAL"),
@@ -146,6 +167,7 @@ pub(crate) static KNOWN: [Known; 111] = [
     ),
     known("* bind *", ("0", "EINVAL"), &["* accept *", "* fork"], KEPT_PORT),
     Known { ends: false, ..known("* get * unsent", ("#", "0"), &["* close *"], UNSENT) },
+    Known { ends: false, ..known("* get * unsent", ("#", "0"), &["* leave *"], UNSENT) },
     Known { ends: false, ..known("* get * unsent", ("#", "0"), &["* shutdown *"], UNSENT) },
     Known { ends: false, ..known("* get * unsent", ("#", "0"), &["* unconnect *"], UNSENT) },
     Known { ends: false, ..known("* get * unsent", ("#", "0"), &["* exit"], UNSENT) },
@@ -170,12 +192,28 @@ pub(crate) static KNOWN: [Known; 111] = [
     known("* close *", ("0, then EBADF*", "*wait * has waited: EBADF*"), NONE, CLOSED_UNDER_A_CALL),
     known("* close *", ("0, then EBADF*", "*re* has waited: EBADF*"), &["* dgram *"], CLOSED_UNDER_A_CALL),
     known("* close *", ("0, then EBADF*", "*poll *has waited: 1 NVAL*"), NONE, CLOSED_UNDER_A_CALL),
-    known("* dup2 *", ("0", "0; *poll * has waited: 1 *"), &["* poll * -"], REPLACED_UNDER_POLL),
+    known("* dup# *", ("0", "0; *poll* has waited: # *"), &["* *poll* -"], REPLACED_UNDER_POLL),
+    known("* dup# *", ("0", "0; *select * has waited: # *"), &["* *select * -"], REPLACED_UNDER_POLL),
+    // The old one goes when the kernel's poll() does.
+    known("* send* *", ("#", "ECONNRESET"), &["* *poll* * -", "* dup# *"], REPLACED_UNDER_POLL),
+    known("*", ("*", "*wait *has waited: EBADF*"), &["* wait *", "* dup# *"], CLOSED_UNDER_A_CALL),
     known("* select * w *", ("1 w", "waits"), &["* send * 3000000 *"], ROOM_AGAIN),
     known(
         "@ *",
         ("EAGAIN", "EAGAIN; *select * has waited: 1 w"),
         &["* fork", "* send * 3000000 *", "* select * w *"],
+        ANOTHER_QUEUE,
+    ),
+    known(
+        "@ *",
+        ("EAGAIN", "EAGAIN; *select * has waited: 1 w"),
+        &["* fork", "* fill *", "* select * w *"],
+        ANOTHER_QUEUE,
+    ),
+    known(
+        "@ re*",
+        ("#*", "#*; *select * has waited: 1 w"),
+        &["* fork", "* fill *", "* select * w *"],
         ANOTHER_QUEUE,
     ),
     // As soon as something else wakes it.
@@ -185,30 +223,39 @@ pub(crate) static KNOWN: [Known; 111] = [
         &["* select * e *", "* close *"],
         CLOSED_UNDER_A_CALL,
     ),
-    known("*", ("*", "*poll *has waited: 1 NVAL*"), &["* close *"], CLOSED_UNDER_A_CALL),
+    known("*", ("*", "*poll* *has waited: # *NVAL*"), &["* close *"], CLOSED_UNDER_A_CALL),
+    known("*", ("*", "*select *has waited: EBADF*"), &["* select *", "* close *"], CLOSED_UNDER_A_CALL),
+    known("* dup# *", ("0", "0; *accept *has waited: EBADF*"), NONE, CLOSED_UNDER_A_CALL),
+    known("* dup# *", ("0", "0; *wait *has waited: EBADF*"), NONE, CLOSED_UNDER_A_CALL),
+    known("* dup# *", ("0", "0; *re* has waited: EBADF*"), &["* dgram *"], CLOSED_UNDER_A_CALL),
     known("* close *", ("0, then EBADF*", "*poll2 *has waited: # *NVAL*"), NONE, CLOSED_UNDER_A_CALL),
     known("* close *", ("0, then EBADF*", "*select *has waited: EBADF*"), NONE, CLOSED_UNDER_A_CALL),
     known("* sendmmsg *", ("1 #", "2 # #"), NONE, SENT_BEFORE),
     known("* sendmmsg *", ("1 # SIGPIPE", "2 # #"), &["* hear"], SENT_BEFORE),
     known("* sendmmsg *", ("1 #", "2 # #; *re* has waited: ECONNREFUSED"), &["* dgram *"], SENT_BEFORE),
+    known("* sendmmsg *", ("1 #", "2 # #; *select * has waited: 1 *"), &["* dgram *"], SENT_BEFORE),
+    known("* sendmmsg *", ("1 #", "2 # #; *poll* has waited: *ERR*"), &["* dgram *"], SENT_BEFORE),
     known("* sendmmsg *", ("1 #", "1 #; *select * has waited: 1*"), &["* dgram *"], ERROR_BEFORE),
     known("* sendmmsg *", ("1 #", "1 #; *poll* has waited: *ERR*"), &["* dgram *"], ERROR_BEFORE),
+    known("* send * do", ("#; *splice * has waited: 0*", "#*"), &["* splice *", "* close *"], URGENT_KEPT),
+    known("* wait * 0", ("1 *:OUT", "0"), &["* re* *", "* ctl * add *", "* close *"], SETS_CLOSE),
     known("* splice *", ("0", "waits"), &["* send * do"], URGENT_AGAIN),
     known("* splice *", ("0 ", "waits"), &["* send * do"], URGENT_AGAIN),
     known("* recv * do*", ("# *", "EINVAL"), &["* send * do"], URGENT_AGAIN),
     known("* leave *", ("0", "waits"), &["* send * do"], URGENT_AGAIN),
     known("* mark *", ("1", "0"), &["* send * do"], URGENT_AGAIN),
     known("* poll *", ("1 IN+PRI", "1 IN+PRI+OUT"), &["* fill *", "* send * do"], ANOTHER_QUEUE),
+    known("* leave *", ("0", "0; *accept *has waited: EBADF*"), NONE, CLOSED_UNDER_A_CALL),
     known("* leave *", ("0", "0; *select *has waited: EBADF*"), NONE, CLOSED_UNDER_A_CALL),
     known("* leave *", ("0", "0; *wait *has waited: EBADF*"), NONE, CLOSED_UNDER_A_CALL),
     known("* leave *", ("0", "0; *poll*has waited: # *NVAL*"), NONE, CLOSED_UNDER_A_CALL),
     // Without a place for the bytes (MSG_TRUNC), or for none.
     known("* recv * do*", ("#", "EINVAL"), &["* send * do"], URGENT_AGAIN),
     known("* re* d*", ("#*", "EAGAIN"), &["* send * do"], URGENT_AGAIN),
-    Known {
-        ends: false,
-        ..known("* get * name", ("28 port", "28 port mapped"), &["* connect *", "* unconnect *"], NAME_KEPT)
-    },
+    known("* writev * # #", (SENT_AT_ONCE, FIRST_SEGMENT), &["* re* *", "* writev *"], IN_SEGMENTS),
+    known("* send* * #000 *", (SENT_AT_ONCE, FIRST_SEGMENT), &["* re* *", "* send* *"], IN_SEGMENTS),
+    known("* send* * dm", (READ_ALL, READ_SEGMENTS), READS_ALL, HELD_BACK),
+    known("* send* * dm", (READ_SEGMENTS, READ_ALL), READS_ALL, HELD_BACK),
     known("* set * v6only *", ("0", "EINVAL"), &["* connect *"], FREE_ALREADY),
     known("* sendmmsg *", ("2 # #; * has waited: *", "2 # #; * has waited: *"), NONE, ONE_OR_BOTH),
     known("* bind *", ("0", "EINVAL"), &["* accept *", "* give *"], KEPT_PORT),
@@ -229,6 +276,14 @@ pub(crate) static KNOWN: [Known; 111] = [
     known("* accept *", ("new", "EAGAIN"), &["* listen *", "* give *", "* take *"], NOT_PASSED_ON),
     Known {
         ends: false,
+        ..known("* get * flags", ("0o4002", "0o2"), &["* listen *", "* give *", "* nonblock * 1"], OWN_FLAG)
+    },
+    Known {
+        ends: false,
+        ..known("* get * flags", ("0o2", "0o4002"), &["* listen *", "* give *", "* nonblock * 0"], OWN_FLAG)
+    },
+    Known {
+        ends: false,
         ..known("* get * queued", ("0", "#"), &["* set * lowat 4", "* shutdown *"], WOKEN_OTHERWISE)
     },
     known("*", ("*", "*wait *has waited: EBADF*"), &["* wait *", "* close *"], CLOSED_UNDER_A_CALL),
@@ -238,11 +293,18 @@ pub(crate) static KNOWN: [Known; 111] = [
     known("* poll *", ("1 IN*", "1 IN+OUT*"), &["* fill *", "* fork", "@ *"], ANOTHER_QUEUE),
     known(
         "* get * state",
+        ("FIN_WAIT1", "FIN_WAIT2"),
+        &["* fill *", "* shutdown *", "* fork"],
+        ANOTHER_QUEUE,
+    ),
+    known(
+        "* get * state",
         ("ESTABLISHED", "CLOSE_WAIT"),
         &["* fill *", "* shutdown *", "* fork"],
         ANOTHER_QUEUE,
     ),
     known("* poll *", ("0 -*", "1 OUT*"), &["* fork", "* fill *", "@ *"], ANOTHER_QUEUE),
+    known("* poll *", ("1 IN*", "1 IN+OUT*"), &["* fork", "* fill *", "@ *"], ANOTHER_QUEUE),
     known("*", ("0", "0; *send * has waited: some*"), &["* fill *", "* fork", "@ *"], ANOTHER_QUEUE),
     known(
         "* shutdown *",
@@ -258,6 +320,8 @@ pub(crate) static KNOWN: [Known; 111] = [
     ),
     known("* wait *", ("waits", "1 *:OUT"), &["* shutdown * 0", "* fill *", "* drain *"], HALF_READ),
     known("* wait *", ("0", "1 *:OUT"), &["* fork", "* fill *", "* close *"], ANOTHER_QUEUE),
+    known("@ wait *", ("0*", "1 *:OUT*"), &["* send * 3000000 *", "* fork"], ANOTHER_QUEUE),
+    known("* wait *", ("waits", "1 *:OUT"), &["* fill *", "* fork", "@ *"], ANOTHER_QUEUE),
     known("* wait *", ("0", "1 *:HUP"), &["* ctl * add *1", "* fork"], DISARMED),
     known("* wait *", ("waits", "1 *:HUP"), &["* ctl * add *1", "* fork"], DISARMED),
     known("@ poll *", ("0 -*", "1 OUT*"), &["* fill *", "* fork"], ANOTHER_QUEUE),
@@ -274,6 +338,7 @@ pub(crate) static KNOWN: [Known; 111] = [
     known("@ accept * n", ("new", "EAGAIN"), &["* listen *", "* connect *", "* fork"], OWN_QUEUE),
     known("@ poll *", ("waits", "1 OUT*"), &["* fork", "* fill *"], ANOTHER_QUEUE),
     known("* connect *", ("EINVAL", "E*"), &["* connect *", "* fork", "* shutdown *"], SHUT_UNTOLD),
+    known("* connect *", ("EINVAL", "E*"), &["* connect *", "* shutdown *", "* give *"], SHUT_UNTOLD),
     known("* shutdown *", ("ENOTCONN", "0"), LISTENER_ENDED, OWN_LISTENER),
     known("* re*", ("ECONNRESET", "*"), LISTENER_ENDED, OWN_LISTENER),
     known("* get * error", ("ECONNRESET", "0"), LISTENER_ENDED, OWN_LISTENER),
@@ -290,7 +355,17 @@ pub(crate) static KNOWN: [Known; 111] = [
     known("* wait *", ("waits", "# *"), &["* ctl * *E", "* fork", "* wait *", "* wait *"], HEARD_TWICE),
     known("* wait *", ("0", "# *"), &["* ctl * *E", "* wait *", "* fork"], HEARD_TWICE),
     known("* wait *", ("waits", "# *"), &["* ctl * *E", "* wait *", "* fork"], HEARD_TWICE),
-    Known { ends: false, ..known("* get * name", ("# port", "# no port"), NAME_AFTER, NO_PORT) },
+    known("* wait *", ("0", "# *"), &["* ctl * *E", "* wait *", "* give *"], HEARD_TWICE),
+    known("* wait *", ("waits", "# *"), &["* ctl * *E", "* wait *", "* give *"], HEARD_TWICE),
+    known("* wait *", ("0", "# *HUP"), &["* ctl * *1", "* *wait *", "* give *"], HEARD_TWICE),
+    known("* poll2 *", ("1 - IN*", "2 IN IN*"), &["* dgram *", "* ctl * *E", "* wait *"], SET_SAYS),
+    known("* poll2 *", ("1 - *", "2 IN *"), &["* ctl * *E", "* wait *", "* give *"], HEARD_TWICE),
+    known("* poll2 *", ("1 * -", "2 * IN"), &["* ctl * *E", "* wait *", "* give *"], HEARD_TWICE),
+    known("* poll2 *", ("0 - -*", "1 - IN*"), &["* ctl * *E", "* wait *", "* give *"], HEARD_TWICE),
+    known("* poll2 *", ("0 - -*", "1 IN -*"), &["* ctl * *E", "* wait *", "* give *"], HEARD_TWICE),
+    Known { ends: false, ..known("* get * name", ("# port*", "# no port*"), NAME_AFTER, NO_PORT) },
+    Known { ends: false, ..known("* get * name", ("# port*", "# no port*"), NAME_AFTER_GIVEN, NO_PORT) },
+    Known { ends: false, ..known("* get * name", ("# port*", "# port* any"), NAME_AFTER_CONNECT, NO_NAME) },
     within_host(
         "* bind *",
         ("EINVAL", "0"),
@@ -305,6 +380,10 @@ pub(crate) static KNOWN: [Known; 111] = [
     within_host("* fill *", ("EPIPE", "ECONNRESET"), CLOSED_AND_SHUT, ONE_END),
     within_host("* send* *", ("EPIPE", "ECONNRESET"), FORK_CLOSED_AND_SHUT, ONE_END),
     within_host("* poll *", ("# *OUT+HUP*", "# *OUT+ERR+HUP*"), FORK_CLOSED_AND_SHUT, ONE_END),
+    within_host("* poll* *", ("# *HUP*", "# *ERR+HUP*"), CLOSED_GIVEN_AND_SHUT, ONE_END),
+    within_host("* send* *", ("EPIPE", "ECONNRESET"), CLOSED_GIVEN_AND_SHUT, ONE_END),
+    within_host("* writev *", ("EPIPE", "ECONNRESET"), CLOSED_GIVEN_AND_SHUT, ONE_END),
+    within_host("* get * error", ("0", "ECONNRESET"), CLOSED_GIVEN_AND_SHUT, ONE_END),
     known("* shutdown *", ("0", "ENOTCONN"), SHUT_AND_READ, PROBED),
     known("* send* *", ("EPIPE", "ECONNRESET"), SHUT_AND_READ, PROBED),
     known("* drain *", ("0", "ECONNRESET"), SHUT_AND_READ, PROBED),

@@ -20,6 +20,8 @@ pub(crate) type Transcript = Vec<Vec<String>>;
 
 /// How long an answer may take that waits for nobody.
 const PATIENCE: Duration = Duration::from_secs(20);
+/// After so long urgent data has been sent again: to a stack, which leaves it to the kernel (TCP_RTO_MIN in Linux, include/net/tcp.h).
+const SENT_AGAIN: Duration = Duration::from_millis(300);
 /// Ports of sequences, ten each.
 const PORTS: std::ops::Range<u64> = 2_000..32_000;
 
@@ -181,6 +183,9 @@ impl<'a> Stage<'a> {
         } else {
             self.call(number, step, &mut later)
         };
+        if step.is_urgent() {
+            self.hear(Instant::now() + SENT_AGAIN, None, &mut later);
+        }
         self.come_to_rest(&mut later);
         later.sort();
         later.insert(0, own);

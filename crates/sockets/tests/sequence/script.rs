@@ -40,6 +40,11 @@ impl Step {
         self.words.split(' ').next().unwrap_or_default()
     }
 
+    /// Whether it sends urgent data.
+    pub(crate) fn is_urgent(&self) -> bool {
+        self.word() == "send" && self.words.split(' ').next_back().is_some_and(|flags| flags.contains('o'))
+    }
+
     /// Whether the call may wait for something that only another step does.
     pub(crate) fn may_block(&self) -> bool {
         match self.word() {

@@ -1,6 +1,6 @@
 //! Sequences about calls that wait, which differed once and must not again, as in [`super::found`].
 
-pub(crate) const WAITS: [(&str, &str); 8] = [
+pub(crate) const WAITS: [(&str, &str); 11] = [
     (
         "seed 40009005: who peeks for all of it does so also when the connection is handed over and the descriptor closed",
         "v4\n\
@@ -142,5 +142,52 @@ pub(crate) const WAITS: [(&str, &str); 8] = [
          M send b 3000000 -\n\
          L kick M r\n\
          R drain a",
+    ),
+    (
+        "seed 88006467: recvmmsg() goes on with what it began with, though its descriptor is closed",
+        "v4\n\
+         L socket a b\n\
+         L bind a 0\n\
+         L listen a 8\n\
+         L poll a I 0\n\
+         R socket a b\n\
+         R connect a 0\n\
+         L accept a b b\n\
+         R thread\n\
+         L thread\n\
+         M recvmmsg b 3000 -\n\
+         L close b\n\
+         S close a",
+    ),
+    (
+        "seed 88006307: also when a connection within the host has more",
+        "host\n\
+         L socket a b\n\
+         L bind a 0\n\
+         L listen a 8\n\
+         L poll a I 0\n\
+         R socket a b\n\
+         R connect a 0\n\
+         L accept a b b\n\
+         L thread\n\
+         M recvmmsg b 3000 -\n\
+         L close b\n\
+         R fill a",
+    ),
+    (
+        "also when the connection is handed over meanwhile, as another process has it",
+        "v4\n\
+         L socket a b\n\
+         L bind a 0\n\
+         L listen a 8\n\
+         L poll a I 0\n\
+         R socket a b\n\
+         R connect a 0\n\
+         L accept a b b\n\
+         L thread\n\
+         M recvmmsg b 5 -\n\
+         L fork\n\
+         L close b\n\
+         R send a 10 d",
     ),
 ];

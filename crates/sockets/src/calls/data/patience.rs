@@ -104,13 +104,14 @@ impl Rest {
     /// The same: sends what is left of `source`; what says no more than that is what [`ends_waiting`] says.
     pub(super) fn send(
         &self,
+        hold: &mut Hold,
         answer: Answer<usize>,
         patience: Patience,
         source: Source<'_>,
         done: usize,
     ) -> Answer<usize> {
         if done == 0 && !self.goes_on_here(&answer) {
-            return ends_waiting(self.descriptor, answer, self.flags);
+            return ends_waiting(hold, self.descriptor, answer, self.flags);
         }
         let flags = self.flags | libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
         let flags = rustix::net::SendFlags::from_bits_retain(flags as u32);

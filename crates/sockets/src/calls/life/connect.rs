@@ -6,6 +6,7 @@ use overfly_profile::options::Waiting;
 use rustix::io::Errno;
 
 use super::listen::stopped_listening;
+use crate::calls::hold::Hold;
 use crate::calls::{Answer, CLOSED, data, datagram, lock_socket};
 use crate::kernel::{self, now};
 use crate::lock::Guard;
@@ -100,7 +101,9 @@ pub(crate) fn open_fast(
         _ => {
             drop(guard);
             return match connect(descriptor, None) {
-                Answer::Done(Ok(())) => data::send(descriptor, source, flags & !libc::MSG_FASTOPEN),
+                Answer::Done(Ok(())) => {
+                    data::send(&mut Hold::new(), descriptor, source, flags & !libc::MSG_FASTOPEN)
+                }
                 Answer::Done(Err(error)) => Answer::error(error),
                 Answer::Kernel => Answer::Kernel,
             };
@@ -128,7 +131,7 @@ pub(crate) fn open_fast(
     }
     match finish_connecting(guard, id, descriptor, since, false) {
         Answer::Done(Ok(())) if written > 0 => Answer::ok(written),
-        Answer::Done(Ok(())) => data::send(descriptor, source, flags & !libc::MSG_FASTOPEN),
+        Answer::Done(Ok(())) => data::send(&mut Hold::new(), descriptor, source, flags & !libc::MSG_FASTOPEN),
         Answer::Done(Err(error)) => Answer::error(error),
         Answer::Kernel => Answer::Kernel,
     }
