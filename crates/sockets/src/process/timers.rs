@@ -38,19 +38,50 @@ impl Timers {
 
     /// It rings once, so long from now.
     pub(super) fn ring(&self, timer: Timer, after: Duration) {
+        self.set(timer, after);
+    }
+
+    /// It has rung, or is about to: it was set a moment after the time was read that its ring was reckoned from. Read, it would be silent
+    /// only in the first case.
+    pub(super) fn silence(&self, timer: Timer) {
+        self.set(timer, Duration::ZERO);
+    }
+
+    /// Of no duration: it does not ring, and what has rung is forgotten (timerfd_create(2)).
+    fn set(&self, timer: Timer, after: Duration) {
         let Some(timer) = self.descriptor(timer) else { return };
         let value = Timespec { tv_sec: after.as_secs().cast_signed(), tv_nsec: after.subsec_nanos().into() };
         let once = Itimerspec { it_interval: Timespec { tv_sec: 0, tv_nsec: 0 }, it_value: value };
         let _ = timerfd_settime(kernel::borrow(timer), TimerfdTimerFlags::empty(), &once);
     }
 
-    /// It has rung.
-    pub(super) fn silence(&self, timer: Timer) {
-        self.descriptor(timer).into_iter().for_each(signal::lower);
-    }
-
     /// In the child of a fork.
     pub(super) fn forget(&mut self) {
         core::mem::take(&mut self.0).into_iter().flatten().for_each(signal::close);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::process::sleep::readable;
+    use crate::sys;
+
+    /// A thread that polled it would never sleep again.
+    #[test]
+    fn a_timer_that_is_silenced_before_it_rings_does_not_ring() {
+        let mut timers = Timers::new();
+        let descriptor = timers.make(Timer::Background).unwrap();
+        let rings = |within_us| {
+            sys::poll(&mut [readable(descriptor)], Some(within_us), sys::handlers_run()).unwrap() > 0
+        };
+        timers.ring(Timer::Background, Duration::from_millis(20));
+        timers.silence(Timer::Background);
+        assert!(!rings(100_000));
+        timers.ring(Timer::Background, Duration::from_micros(1));
+        assert!(rings(10_000_000));
+        timers.silence(Timer::Background);
+        assert!(!rings(0));
+        timers.forget();
     }
 }

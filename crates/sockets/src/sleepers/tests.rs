@@ -189,6 +189,7 @@ impl World for Plain {
 
     fn silence(&mut self, timer: Timer) {
         self.rang[timer as usize] = false;
+        self.rings_us[timer as usize] = None;
     }
 
     fn wake_background(&mut self) {

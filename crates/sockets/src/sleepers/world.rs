@@ -62,7 +62,7 @@ pub(crate) trait World {
     fn call(&mut self, calls: &Calls);
     /// A timer rings once, so long from now.
     fn ring(&mut self, timer: Timer, after: Duration);
-    /// It has rung, and is readable no more.
+    /// It has rung, or is about to: it is readable no more.
     fn silence(&mut self, timer: Timer);
     /// The library's own thread looks again what it is to do.
     fn wake_background(&mut self);
