@@ -6,6 +6,8 @@
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::Write;
 use std::path::{Path, PathBuf};
+use std::thread;
+use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
 
@@ -175,7 +177,7 @@ fn lock(output: &Path) -> Result<File, Error> {
     let path = output.join(LOCK);
     let opened = OpenOptions::new().create(true).truncate(false).write(true).read(true).open(&path);
     let mut file = opened.map_err(Error::kernel(format!("open {}", path.display())))?;
-    match file.try_lock() {
+    match lock_soon(&file) {
         Ok(()) => {}
         Err(TryLockError::WouldBlock) => {
             let holder = fs::read_to_string(&path).unwrap_or_default();
@@ -193,6 +195,19 @@ fn lock(output: &Path) -> Result<File, Error> {
     let _ = file.set_len(0);
     let _ = writeln!(file, "{}", std::process::id());
     Ok(file)
+}
+
+/// A process that has ended holds its lock a moment longer by a child that had been forked and had not called exec yet.
+fn lock_soon(file: &File) -> Result<(), TryLockError> {
+    let began = Instant::now();
+    loop {
+        match file.try_lock() {
+            Err(TryLockError::WouldBlock) if began.elapsed() < Duration::from_secs(1) => {
+                thread::sleep(Duration::from_millis(5));
+            }
+            locked => return locked,
+        }
+    }
 }
 
 #[cfg(test)]
@@ -233,6 +248,23 @@ mod tests {
         assert!(
             Journal::resume(folder.path(), &plan).unwrap_err().to_string().contains("nothing to go on with")
         );
+    }
+
+    #[test]
+    fn the_lock_of_a_process_that_has_ended_is_waited_for_where_a_child_has_it_still() {
+        let folder = tempfile::tempdir().unwrap();
+        let plan = Plan::any();
+        let journal = Journal::begin(folder.path(), &plan, 7).unwrap();
+        let childs = journal._lock.try_clone().unwrap();
+        drop(journal);
+        let another = File::open(folder.path().join(LOCK)).unwrap();
+        assert!(another.try_lock().is_err(), "the child's descriptor holds the lock");
+        let exec = thread::spawn(move || {
+            thread::sleep(Duration::from_millis(50));
+            drop(childs);
+        });
+        assert!(Journal::resume(folder.path(), &plan).is_ok());
+        exec.join().unwrap();
     }
 
     #[test]

@@ -458,6 +458,7 @@ impl Socket {
     pub(crate) fn is_orphan(&self) -> bool {
         self.references == 0 && self.holders == 0 && !self.queued
     }
+
     /// By the program: what comes is for nobody, and nobody answers.
     pub(crate) const fn is_shut_both_ways(&self) -> bool {
         self.read_shut && self.write_shut

@@ -10,6 +10,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 use super::*;
 use crate::any_link::AnyLink;
+use crate::calls::hold::Hold;
 use crate::calls::{self, Answer};
 use crate::kernel::{self, now};
 use crate::memory::{Source, Target};
@@ -232,8 +233,7 @@ fn receive(descriptor: i32, most: usize, flags: i32) -> Result<Vec<u8>, Errno> {
     let vector = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: most };
     // SAFETY: the vector names the buffer, which outlives the call.
     let target = unsafe { Target::new(&raw const vector, 1) };
-    let count =
-        ours(calls::data::receive(&mut calls::hold::Hold::new(), descriptor, target, flags, usize::MAX))?;
+    let count = ours(calls::data::receive(&mut Hold::new(), descriptor, target, flags, usize::MAX))?;
     buffer.truncate(count);
     Ok(buffer)
 }
@@ -242,7 +242,7 @@ fn send(descriptor: i32, data: &[u8]) -> Result<usize, Errno> {
     let vector = libc::iovec { iov_base: data.as_ptr().cast_mut().cast(), iov_len: data.len() };
     // SAFETY: the vector names the data, which outlives the call and is only read.
     let source = unsafe { Source::new(&raw const vector, 1) };
-    ours(calls::data::send(&mut calls::hold::Hold::new(), descriptor, source, libc::MSG_NOSIGNAL))
+    ours(calls::data::send(&mut Hold::new(), descriptor, source, libc::MSG_NOSIGNAL))
 }
 
 fn polled(descriptor: i32) -> i16 {
