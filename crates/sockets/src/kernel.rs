@@ -8,7 +8,7 @@ use core::time::Duration;
 use std::os::fd::{AsRawFd, BorrowedFd, IntoRawFd, OwnedFd};
 
 use overfly_profile::sysctls::{self, FastOpenKeys, Sysctls};
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{Mode, OFlags, RawDir};
 use rustix::io::{Errno, FdFlags};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
@@ -382,6 +382,24 @@ pub(crate) fn program_names() -> Vec<String> {
     let file = rustix::fs::readlink("/proc/self/exe", Vec::new()).unwrap_or_default();
     let file = file.to_string_lossy();
     vec![started, file.rsplit('/').next().unwrap_or_default().to_owned()]
+}
+
+/// The names in a folder of /proc that are numbers: descriptors, threads.
+pub(crate) fn numbers_in(folder: &str) -> Vec<i32> {
+    let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+    let Ok(folder) = rustix::fs::open(folder, flags, Mode::empty()) else { return Vec::new() };
+    let mut space = [core::mem::MaybeUninit::uninit(); 2048];
+    let mut entries = RawDir::new(&folder, &mut space);
+    let mut numbers = Vec::new();
+    while let Some(Ok(entry)) = entries.next() {
+        numbers.extend(entry.file_name().to_str().ok().and_then(|name| name.parse::<i32>().ok()));
+    }
+    numbers
+}
+
+/// The system call in which a thread of this process sleeps: its number, and its arguments; or "running".
+pub(crate) fn call_of_thread(thread: i32) -> String {
+    text(&format!("/proc/self/task/{thread}/syscall"))
 }
 
 /// The beginning of a file of /proc.

@@ -38,6 +38,7 @@ mod standby;
 mod start;
 mod tags;
 mod timers;
+mod unseen;
 
 use core::sync::atomic::{AtomicBool, Ordering};
 
@@ -53,7 +54,7 @@ use self::family::Family;
 pub(crate) use self::family::has_inherited;
 pub(crate) use self::kernel_set::KernelSets;
 pub(crate) use self::life::{after_fork_in_child, after_fork_in_parent, before_fork, finish, load};
-pub(crate) use self::listening::{leave_to_kernel, listener_event, listens_now, watched};
+pub(crate) use self::listening::{leave_to_kernel, listener_event, listens_now, sockets_join, watched};
 use self::loopback::WithinHost;
 use self::ports::SharedPorts;
 use self::session::Session;
@@ -64,6 +65,7 @@ pub(crate) use self::spin::{goes_on, spin_until};
 use self::start::Start;
 pub(crate) use self::tags::{Tag, tag};
 use self::timers::Timers;
+use self::unseen::Unseen;
 use crate::any_link::AnyLink;
 use crate::descriptors::Descriptors;
 use crate::kernel::{self, now};
@@ -123,6 +125,7 @@ pub(crate) struct Process {
     shown_values: Vec<u64>,
     pub(crate) statistics: Statistics,
     family: Family,
+    unseen: Unseen,
 }
 
 /// Whether the library does anything.
@@ -235,6 +238,7 @@ impl Process {
             shown_values: Vec::new(),
             statistics: Statistics::new(),
             family: Family::new(),
+            unseen: Unseen::new(),
         }
     }
 

@@ -11,7 +11,9 @@ use crate::kernel::now;
 use crate::process::contexts::{self, at};
 use crate::process::rounds::Rounds;
 use crate::process::sets::shared;
-use crate::process::{Placed, Process, WakeOnDrop, leave_to_kernel, let_others_in, listener_event, watched};
+use crate::process::{
+    Process, WakeOnDrop, leave_to_kernel, let_others_in, listener_event, sockets_join, watched,
+};
 use crate::socket::{SocketId, SocketState};
 use crate::statistics::Why;
 use crate::sys;
@@ -66,6 +68,9 @@ pub(crate) fn epoll_ctl(
 pub(super) fn expose(rounds: &mut Rounds, set: SetId, descriptor: i32) {
     const PATIENCE: Duration = Duration::from_millis(20);
     let shared = shared(set);
+    if shared.begins_to_wait() {
+        sockets_join(set);
+    }
     shared.exposed.store(true, Ordering::SeqCst);
     for context in shared.contexts().iter() {
         let process = rounds.enter(context);
@@ -133,10 +138,18 @@ fn add(
     }
     match state {
         SocketState::Connecting | SocketState::Connected | SocketState::Ended => {
+            if !shared(set).is_waited_in() {
+                process.doubt();
+            }
             Answer::Done(process.stack.watch(set, id, descriptor, events, data, false))
         }
+        SocketState::Listening | SocketState::Datagram
+            if !shared(set).is_waited_in() && !process.is_in_stack(id) =>
+        {
+            in_kernel(process, (epoll, set), (descriptor, id), event)
+        }
         SocketState::Listening | SocketState::Datagram => {
-            if !joins(process, id, descriptor) {
+            if !process.joins(id, descriptor) {
                 leave_to_kernel(process, id);
                 return Answer::Kernel;
             }
@@ -149,24 +162,22 @@ fn add(
             watched(process, id, 1);
             Answer::Done(process.stack.watch(set, id, descriptor, events, data, false))
         }
-        SocketState::Candidate => {
-            if let Err(error) = sys::epoll_control(epoll, libc::EPOLL_CTL_ADD, descriptor, &raw const event) {
-                return Answer::error(error);
-            }
-            Answer::Done(process.stack.watch(set, id, descriptor, events, data, true))
-        }
+        SocketState::Candidate => in_kernel(process, (epoll, set), (descriptor, id), event),
         SocketState::Free | SocketState::Lost => Answer::Kernel,
     }
 }
 
-/// A listener, or a UDP socket, belongs to the stack of the process that waits for it from now on. False if it stays the
-/// kernel's.
-pub(super) fn joins(process: &mut Process, id: SocketId, descriptor: i32) -> bool {
-    match process.stack.socket(id).state {
-        SocketState::Listening => process.join_to_watch(id, descriptor),
-        SocketState::Datagram => process.place_datagram(id, descriptor) != Placed::No,
-        _ => true,
+/// The kernel alone says what there is of a socket, for now.
+fn in_kernel(
+    process: &mut Process,
+    (epoll, set): (i32, SetId),
+    (descriptor, id): (i32, SocketId),
+    event: libc::epoll_event,
+) -> Answer<()> {
+    if let Err(error) = sys::epoll_control(epoll, libc::EPOLL_CTL_ADD, descriptor, &raw const event) {
+        return Answer::error(error);
     }
+    Answer::Done(process.stack.watch(set, id, descriptor, event.events, event.u64, true))
 }
 
 fn modify(
@@ -182,8 +193,8 @@ fn modify(
         Err(error) => return Answer::error(error),
     };
     let for_kernel = match process.stack.socket(id).state {
-        SocketState::Listening | SocketState::Datagram => listener_event(id, event.events),
         _ if in_kernel => event,
+        SocketState::Listening | SocketState::Datagram => listener_event(id, event.events),
         _ => return Answer::ok(()),
     };
     Answer::Done(sys::epoll_control(epoll, libc::EPOLL_CTL_MOD, descriptor, &raw const for_kernel))

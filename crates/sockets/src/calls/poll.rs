@@ -6,7 +6,7 @@ use overfly_engine::Instant;
 use overfly_profile::options::Waiting;
 use rustix::io::Errno;
 
-use super::control::{expose, joins};
+use super::control::expose;
 use super::wait::Masked;
 use super::{Answer, used};
 use crate::kernel::now;
@@ -58,7 +58,7 @@ pub(crate) fn poll(
                 {
                     continue;
                 }
-                if !joins(process, id, descriptor.fd) {
+                if !process.joins(id, descriptor.fd) {
                     leave_to_kernel(process, id);
                 }
             }

@@ -110,6 +110,7 @@ impl Process {
             link.look_unseen(false);
         }
         self.hand_over_urgent();
+        let next_look = self.look_for_unseen();
         self.tell_sleepers();
         let (sleepers, mut world) = self.machine();
         let armed = sleepers.arm(&mut world);
@@ -118,7 +119,7 @@ impl Process {
         polled.extend(self.link_descriptors.iter().copied().map(readable));
         polled.extend(self.broker_descriptor().into_iter().chain(self.watch_doorbell()).map(readable));
         self.sleepers.has_attended(self.pumped);
-        if at_once { Some(now()) } else { until }
+        if at_once { Some(now()) } else { until.into_iter().chain(next_look).min() }
     }
 }
 

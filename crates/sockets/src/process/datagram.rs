@@ -37,6 +37,10 @@ impl Process {
         if !part.places.is_empty() {
             return Placed::Yes;
         }
+        // See [`super::unseen`].
+        if self.stack.is_left_to_kernels_sets(id) {
+            return Placed::Unbound;
+        }
         let connected = part.connected;
         let Some(bound) = kernel::local_address(descriptor) else { return Placed::No };
         if bound.ip().to_canonical().is_loopback() {

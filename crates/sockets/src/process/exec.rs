@@ -1,9 +1,8 @@
 //! exec: the program's next image has its descriptors and none of its memory, so what is at user level goes to the kernel
 //! before, and what the image before left is looked at after.
 
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::AsFd;
 
-use rustix::fs::{Mode, OFlags, RawDir};
 use rustix::net::{AddressFamily, SocketFlags, ipproto, sockopt};
 
 use super::life::{EXIT_LINGER, deliver, disown_descriptors};
@@ -75,21 +74,8 @@ impl Process {
     /// The library was loaded into a process that may have descriptors already: listeners among them are looked at as if they
     /// had been made here. (UDP sockets stay the kernel's: what they were asked for cannot be told.)
     pub(super) fn adopt_all(&mut self) {
-        let Ok(folder) = rustix::fs::open(
-            "/proc/self/fd",
-            OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC,
-            Mode::empty(),
-        ) else {
-            return;
-        };
-        let mut space = [core::mem::MaybeUninit::uninit(); 2048];
-        let mut entries = RawDir::new(&folder, &mut space);
-        let mut descriptors = Vec::new();
-        while let Some(Ok(entry)) = entries.next() {
-            descriptors.extend(entry.file_name().to_str().ok().and_then(|name| name.parse::<i32>().ok()));
-        }
-        for descriptor in descriptors {
-            if descriptor != folder.as_raw_fd() && table::lookup(descriptor) == Entry::Kernel {
+        for descriptor in kernel::numbers_in("/proc/self/fd") {
+            if table::lookup(descriptor) == Entry::Kernel {
                 self.adopt(descriptor);
             }
         }

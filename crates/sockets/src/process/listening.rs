@@ -6,10 +6,12 @@ use overfly_broker::Protocol;
 use overfly_link::Link;
 use overfly_profile::rules::Direction;
 
+use super::contexts::at;
+use super::sets::shared;
 use super::tags::private_listener;
-use super::{Process, has_addresses_of_its_own};
-use crate::interest::bits;
-use crate::socket::{Side, SocketId, canonical};
+use super::{Placed, Process, WakeOnDrop, has_addresses_of_its_own};
+use crate::interest::{SetId, bits};
+use crate::socket::{Side, SocketId, SocketState, canonical};
 use crate::statistics::{Refused, Why};
 use crate::table::{self, Entry};
 use crate::{kernel, sys};
@@ -75,6 +77,21 @@ impl Process {
             listening.forced_nonblocking = true;
         }
         true
+    }
+
+    /// A listener, or a UDP socket, belongs to the stack of the process that waits for it from now on. False if it stays the
+    /// kernel's.
+    pub(crate) fn joins(&mut self, id: SocketId, descriptor: i32) -> bool {
+        match self.stack.socket(id).state {
+            SocketState::Listening => self.join_to_watch(id, descriptor),
+            SocketState::Datagram => self.place_datagram(id, descriptor) != Placed::No,
+            _ => true,
+        }
+    }
+
+    /// Whether a listener, or a UDP socket, is the stack's as well as the kernel's.
+    pub(crate) fn is_in_stack(&self, id: SocketId) -> bool {
+        self.stack.has_joined(id) || self.stack.datagrams(id).is_some_and(|part| !part.places.is_empty())
     }
 
     /// Whether the interface's connections to a listener can be the stack's.
@@ -200,18 +217,54 @@ pub(crate) fn listens_now(process: &mut Process, id: SocketId, descriptor: i32, 
     let backlog =
         u32::try_from(backlog).unwrap_or(most).min(most).max(process.options.acceptq_min_backlog as u32);
     process.stack.listening(id, backlog);
-    let mut registered = Vec::new();
-    process
-        .stack
-        .interests(id, |set, descriptor, events, data| registered.push((set, descriptor, events, data)));
+    let waits = waiting_sets(process, id);
     // Who watches it, waits for its connections: as with EPOLL_CTL_ADD after listen() (Netty's epoll transport adds first). So does
     // who has accepted others already, and may tell a client where to connect before it waits itself (FTP, iperf3).
-    let serves = !registered.is_empty() || process.stack.accepts > 0;
+    let serves = !waits.is_empty() || process.stack.accepts > 0;
     if serves && !process.join(id, descriptor) {
         leave_to_kernel(process, id);
         return;
     }
-    // Sets that already watch the socket report it with the program's data; from now on with ours.
+    report(process, id, waits);
+}
+
+/// What of a socket the kernel alone reports, in a set in which somebody has waited: set, descriptor, events, data.
+type Registered = (SetId, i32, u32, u64);
+
+fn waiting_sets(process: &Process, id: SocketId) -> Vec<Registered> {
+    let mut found = Vec::new();
+    process.stack.watchers(id, |its| {
+        let set = SetId(its.set);
+        if its.in_kernel && shared(set).is_waited_in() {
+            found.push((set, its.descriptor, its.armed(), its.data));
+        }
+    });
+    found
+}
+
+/// Somebody waits in a set, or for it, by a call that the library sees, and nobody has before: the listeners and UDP sockets in
+/// it join.
+#[cold]
+pub(crate) fn sockets_join(set: SetId) {
+    for context in shared(set).contexts().iter() {
+        let mut guard = at(context);
+        let wakes = WakeOnDrop(&mut guard);
+        let stack = &wakes.0.stack;
+        let sockets: Vec<_> = stack.listeners().chain(stack.datagram_sockets()).collect();
+        for id in sockets {
+            let waits = waiting_sets(wakes.0, id);
+            let Some(&(_, descriptor, ..)) = waits.first() else { continue };
+            report(wakes.0, id, waits);
+            if !wakes.0.joins(id, descriptor) {
+                leave_to_kernel(wakes.0, id);
+            }
+        }
+    }
+}
+
+/// Sets report a listener with the program's data, since they had it before it was one, or before anybody waited in them; from now
+/// on with ours.
+fn report(process: &mut Process, id: SocketId, registered: Vec<Registered>) {
     for (set, descriptor, events, data) in registered {
         let epoll = process.sets[set].descriptor;
         let _ = sys::epoll_control(epoll, libc::EPOLL_CTL_DEL, descriptor, core::ptr::null());

@@ -15,6 +15,8 @@ pub(crate) struct Shared {
     pub(crate) exposed: AtomicBool,
     /// Another process may wait in it.
     pub(crate) inherited: AtomicBool,
+    /// Somebody has waited in it by a call that the library sees.
+    waited: AtomicBool,
 }
 
 /// Sets of a chunk, and chunks: as many sets as there may be descriptors.
@@ -38,6 +40,7 @@ pub(crate) fn shared(set: SetId) -> &'static Shared {
             contexts: AtomicU64::new(0),
             exposed: AtomicBool::new(false),
             inherited: AtomicBool::new(false),
+            waited: AtomicBool::new(false),
         };
         let made = Box::into_raw(Box::new(core::array::from_fn(|_| new())));
         let before = core::ptr::null_mut();
@@ -117,6 +120,19 @@ impl Shared {
         self.contexts.store(if are_several() { 0 } else { 1 }, Ordering::SeqCst);
         self.exposed.store(false, Ordering::SeqCst);
         self.inherited.store(false, Ordering::SeqCst);
+        self.waited.store(false, Ordering::SeqCst);
+    }
+
+    /// Somebody has waited in it by a call that the library sees. Until then it may be that who waits there makes the system call
+    /// itself (Bun), which learns of nothing that only the stack knows.
+    pub(crate) fn is_waited_in(&self) -> bool {
+        self.waited.load(Ordering::SeqCst)
+    }
+
+    /// Somebody is about to wait in it, or for it. True if nobody has before.
+    #[inline]
+    pub(crate) fn begins_to_wait(&self) -> bool {
+        !self.waited.load(Ordering::Relaxed) && !self.waited.swap(true, Ordering::SeqCst)
     }
 
     /// The contexts that whoever waits in it has to look at. In a process with one stack there is one alone, whatever the set watches.

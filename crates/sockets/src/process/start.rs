@@ -122,6 +122,9 @@ impl Process {
 
     /// Makes the stack, at its first use. Returns whether it runs.
     pub(crate) fn start(&mut self) -> bool {
+        if self.start == Start::Untried && super::unseen::is_found() {
+            self.start = Start::Failed;
+        }
         if self.start == Start::Untried {
             let outcome = match self.try_start() {
                 Err(NoStack::Yet) => self.start_away(),

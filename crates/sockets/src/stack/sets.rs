@@ -102,6 +102,13 @@ impl<T: Link> Stack<T> {
         }
     }
 
+    /// The program never waits for the socket but in a set, and the kernel alone reports it there: one that has not joined.
+    pub(crate) fn is_left_to_kernels_sets(&self, id: SocketId) -> bool {
+        let mut is = false;
+        self.watchers(id, |interest| is |= interest.in_kernel);
+        is && self.sockets.at(id).nonblocking && !self.has_joined(id)
+    }
+
     /// The interests in a socket, as they are.
     pub(crate) fn watchers(&self, id: SocketId, mut each: impl FnMut(&Interest)) {
         let mut index = self.sockets.at(id).interests;

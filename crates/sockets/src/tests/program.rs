@@ -16,6 +16,7 @@ mod sending;
 mod signals;
 mod threads;
 mod unreachable;
+mod unseen;
 mod waiting;
 mod within_host;
 
@@ -351,6 +352,11 @@ fn record(address: SocketAddr) -> (Record, socklen_t) {
     // SAFETY: the record and its length are lent.
     unsafe { sockets::put_address(address, (&raw mut record).cast(), &raw mut length) };
     (record, length)
+}
+
+fn fcntl(descriptor: c_int, command: c_int, argument: u64) -> Said {
+    // SAFETY: no memory is lent.
+    said(unsafe { descriptors::fcntl64(descriptor, command, argument) })
 }
 
 /// Has a set watch a descriptor, whose number is what the set then says.

@@ -3,11 +3,6 @@
 use super::*;
 use crate::hooks::syscall::syscall;
 
-fn fcntl(descriptor: c_int, command: c_int, argument: u64) -> Said {
-    // SAFETY: no memory is lent.
-    said(unsafe { descriptors::fcntl64(descriptor, command, argument) })
-}
-
 /// A system call by its number.
 fn by_number(number: i64, arguments: [usize; 6]) -> Said {
     let [a, b, c, d, e, f] = arguments;

@@ -1,0 +1,153 @@
+//! Programs that wait by system calls of their own. The library sees calls of libc's functions, and of its syscall(); a program may
+//! have the instruction in itself for some of them (Bun for epoll_pwait2(), what is written in Zig, in Rust on rustix, in Go). What
+//! only a stack knows would never end such a wait.
+//!
+//! * A listener or UDP socket in an epoll set is the kernel's until somebody is seen to wait in the set
+//!   ([`super::sets::Shared::is_waited_in`]). So one that such a program waits for never joins.
+//! * A connection that the program has opened is the stack's before it is in a set. The library's own thread looks whether a thread of
+//!   the program sleeps in the kernel's wait for a set that nobody was seen to wait in. Then the kernel goes on with everything.
+
+use core::sync::atomic::{AtomicBool, Ordering};
+use core::time::Duration;
+
+use overfly_engine::Instant;
+
+use super::background::wake_background;
+use super::sets::shared;
+use super::{Process, leave_to_kernel};
+use crate::interest::SetId;
+use crate::kernel::{self, now};
+use crate::socket::{SocketId, SocketState};
+use crate::sys;
+use crate::table::{self, Entry};
+
+/// How soon it is looked again: at first, and at last.
+const PAUSE: Duration = Duration::from_millis(2);
+const LONG_PAUSE: Duration = Duration::from_secs(1);
+
+const REASON: &str =
+    "the program waits in epoll sets by a system call of its own, not libc's, which the library does not see";
+
+/// A thread was found that waits so.
+static FOUND: AtomicBool = AtomicBool::new(false);
+
+/// When a context looks.
+pub(super) struct Unseen {
+    /// A set in which nobody was seen to wait has a socket of the stack's.
+    doubts: bool,
+    next: Instant,
+    pause: Duration,
+}
+
+impl Unseen {
+    pub(super) const fn new() -> Self {
+        Self { doubts: false, next: Instant::from_micros(0), pause: PAUSE }
+    }
+}
+
+/// Nothing of the program is to be accelerated.
+pub(super) fn is_found() -> bool {
+    FOUND.load(Ordering::Relaxed)
+}
+
+impl Process {
+    /// A set in which nobody was seen to wait has a socket of the stack's from now on.
+    #[cold]
+    pub(crate) fn doubt(&mut self) {
+        let next = now() + PAUSE;
+        let is_late = !self.unseen.doubts || self.unseen.next > next;
+        self.unseen = Unseen { doubts: true, next, pause: PAUSE };
+        if self.background_postponed && !sys::is_single_threaded() {
+            self.begin_background();
+        }
+        if is_late {
+            wake_background();
+        }
+    }
+
+    /// In the library's own thread: looks, if it is time. Returns when it is next.
+    pub(super) fn look_for_unseen(&mut self) -> Option<Instant> {
+        if !self.unseen.doubts {
+            return None;
+        }
+        if is_found() {
+            self.continue_in_kernel();
+            return None;
+        }
+        let now = now();
+        if now < self.unseen.next {
+            return Some(self.unseen.next);
+        }
+        let doubtful: Vec<_> = self.sets.numbers().filter(|set| self.is_doubtful(*set)).collect();
+        self.unseen.doubts = !doubtful.is_empty();
+        if doubtful.iter().any(|set| is_waited_in_unseen(*set)) {
+            FOUND.store(true, Ordering::Relaxed);
+            self.continue_in_kernel();
+            return None;
+        }
+        let pause = self.unseen.pause;
+        (self.unseen.next, self.unseen.pause) = (now + pause, (pause * 2).min(LONG_PAUSE));
+        self.unseen.doubts.then_some(self.unseen.next)
+    }
+
+    fn is_doubtful(&mut self, set: SetId) -> bool {
+        let known = self.sets.get_mut(set).is_some_and(|record| !record.inherited);
+        known && !shared(set).is_waited_in() && self.stack.watching(set) > 0
+    }
+
+    /// Nothing here is the stack's any more. What waits to be accepted, or to be read of a UDP socket, is lost.
+    #[cold]
+    fn continue_in_kernel(&mut self) {
+        self.unseen.doubts = false;
+        self.fall_back(REASON);
+        (self.options.tcp_server_loopback, self.options.tcp_client_loopback) = (0, 0);
+        for descriptor in 0..table::length() {
+            if let Entry::Socket(id) = table::lookup(descriptor)
+                && id.context() == self.context
+            {
+                self.continue_with(id);
+            }
+        }
+        self.after_output();
+    }
+
+    fn continue_with(&mut self, id: SocketId) {
+        match self.stack.socket(id).state {
+            SocketState::Connecting | SocketState::Connected | SocketState::Ended => {
+                let _ = self.hand_over(id);
+            }
+            SocketState::Candidate | SocketState::Listening | SocketState::Datagram => {
+                self.part_if_it_listens(id);
+                leave_to_kernel(self, id);
+            }
+            SocketState::Free | SocketState::Lost => {}
+        }
+    }
+
+    fn part_if_it_listens(&mut self, id: SocketId) {
+        if self.stack.socket(id).listening.is_some() {
+            self.part(id);
+        }
+    }
+}
+
+/// A thread of this process sleeps in the kernel's wait for a set. No call that the library sees has ever waited there.
+fn is_waited_in_unseen(set: SetId) -> bool {
+    let waits = |call: &str| {
+        // The number of the call, and its arguments, unless the thread runs.
+        let mut words = call.split_ascii_whitespace();
+        let number = words.next().and_then(|word| word.parse::<libc::c_long>().ok());
+        let epoll = words.next().and_then(|word| i32::from_str_radix(word.trim_start_matches("0x"), 16).ok());
+        number.is_some_and(is_epoll_wait)
+            && epoll.is_some_and(|epoll| table::lookup(epoll) == Entry::Set(set))
+    };
+    kernel::numbers_in("/proc/self/task").into_iter().any(|thread| waits(&kernel::call_of_thread(thread)))
+}
+
+const fn is_epoll_wait(number: libc::c_long) -> bool {
+    #[cfg(target_arch = "x86_64")]
+    if number == libc::SYS_epoll_wait {
+        return true;
+    }
+    matches!(number, libc::SYS_epoll_pwait | libc::SYS_epoll_pwait2)
+}
