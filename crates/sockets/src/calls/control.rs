@@ -147,6 +147,7 @@ fn add(
                 return Answer::error(error);
             }
             watched(process, id, 1);
+            process.sets[set].entered = true;
             Answer::Done(process.stack.watch(set, id, descriptor, events, data, false))
         }
         SocketState::Candidate => {
@@ -182,7 +183,10 @@ fn modify(
         Err(error) => return Answer::error(error),
     };
     let for_kernel = match process.stack.socket(id).state {
-        SocketState::Listening | SocketState::Datagram => listener_event(id, event.events),
+        SocketState::Listening | SocketState::Datagram => {
+            process.sets[set].entered = true;
+            listener_event(id, event.events)
+        }
         _ if in_kernel => event,
         _ => return Answer::ok(()),
     };

@@ -120,6 +120,14 @@ impl<T: Link> Stack<T> {
         }
     }
 
+    /// Listeners and UDP sockets that a set has reported for their only time since this was asked, and the descriptors that it has them by.
+    pub(crate) fn take_fired(&mut self, set: SetId) -> Vec<(SocketId, i32)> {
+        let fired = self.sockets.interests.take_fired(set).into_iter();
+        let fired = fired.map(|interest| (SocketId(interest.socket), interest.descriptor));
+        let has_entry = |state: SocketState| matches!(state, SocketState::Listening | SocketState::Datagram);
+        fired.filter(|&(id, _)| has_entry(self.sockets.at(id).state)).collect()
+    }
+
     /// Whether a set watches any socket, at user level or in the kernel.
     pub(crate) fn has_interests(&self, set: SetId) -> bool {
         self.sockets.interests.of_set(set).next().is_some()

@@ -1,6 +1,6 @@
 //! Sequences about calls that wait, which differed once and must not again, as in [`super::found`].
 
-pub(crate) const WAITS: [(&str, &str); 11] = [
+pub(crate) const WAITS: [(&str, &str); 14] = [
     (
         "seed 40009005: who peeks for all of it does so also when the connection is handed over and the descriptor closed",
         "v4\n\
@@ -189,5 +189,53 @@ pub(crate) const WAITS: [(&str, &str); 11] = [
          L fork\n\
          L close b\n\
          R send a 10 d",
+    ),
+    (
+        "seed 92005096: what waits in a UDP socket when it is added to a set is told with the rest",
+        "v6\n\
+         L dgram a n\n\
+         L bind a 0\n\
+         R dgram a b\n\
+         R sendto a 0 1 d\n\
+         L epoll c\n\
+         L ctl c add a IORE\n\
+         L wait c +",
+    ),
+    (
+        "once, and so it is when it is added for writing, and changed to be told of both",
+        "v4\n\
+         L dgram a n\n\
+         L bind a 0\n\
+         R dgram a b\n\
+         R sendto a 0 1 d\n\
+         L epoll c\n\
+         L ctl c add a OE\n\
+         L wait c 0\n\
+         L ctl c mod a IO1\n\
+         L wait c +\n\
+         L ctl c mod a IOE\n\
+         L wait c +\n\
+         L wait c 0\n\
+         R sendto a 0 1 d\n\
+         L wait c +",
+    ),
+    (
+        "seed 92007127: what EPOLLONESHOT has told of a UDP socket does not make its set readable",
+        "v6\n\
+         L dgram a b\n\
+         L shutdown a 0\n\
+         L epoll c\n\
+         L ctl c add a IOR1\n\
+         L wait c 0\n\
+         L poll2 c d I 0\n\
+         L ctl c mod a IOR1\n\
+         L poll2 c d I 0\n\
+         L wait c 0\n\
+         L poll c I 0\n\
+         L epoll b\n\
+         L ctl b add c IE\n\
+         L wait b 0\n\
+         L ctl c mod a IOR1\n\
+         L wait b 0",
     ),
 ];
