@@ -54,7 +54,7 @@ fn ours(descriptor: i32) -> Option<(Guard<'static, Process>, SocketId)> {
     if !ANY.load(Ordering::Relaxed) {
         return None;
     }
-    let Entry::Socket(id) = table::lookup(descriptor) else { return None };
+    let Entry::Socket(id) = super::used(descriptor) else { return None };
     let guard = of(id);
     (guard.stack.socket(id).state == SocketState::Datagram).then_some((guard, id))
 }
@@ -399,6 +399,7 @@ pub(crate) fn connect(descriptor: i32, remote: Option<SocketAddr>) -> Answer<()>
     let Some((mut guard, id)) = ours(descriptor) else { return Answer::Kernel };
     let told = WakeOnDrop(&mut guard);
     let process = &mut *told.0;
+    process.changes_datagram(id);
     // The kernel judges the address and chooses the source; its socket hears only of this peer, too.
     let socket = kernel::borrow(descriptor);
     let outcome = match remote {
@@ -437,6 +438,7 @@ pub(crate) fn shutdown(descriptor: i32, how: i32) -> Answer<()> {
     if outcome.is_err_and(|error| error != Errno::NOTCONN) {
         return Answer::Done(outcome);
     }
+    told.0.changes_datagram(id);
     let socket = told.0.stack.socket_mut(id);
     socket.read_shut |= read;
     socket.write_shut |= write;

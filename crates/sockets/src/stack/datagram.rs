@@ -1,6 +1,7 @@
 //! UDP sockets over the engine: what each has received, in order and within its bound, and what it hears of failures.
 
 mod queue;
+mod several;
 
 use core::mem::MaybeUninit;
 use core::net::{IpAddr, SocketAddr};

@@ -139,11 +139,13 @@ impl<T: Link> Stack<T> {
         interests.of_set(set).map(|index| SocketId(interests.at(index).socket)).collect()
     }
 
-    /// Descriptors in a set whose connections are an ancestor's.
+    /// Descriptors in a set whose connections, or UDP sockets, are an ancestor's.
     pub(crate) fn watched_and_lost(&self, set: SetId) -> Vec<i32> {
         let interests = &self.sockets.interests;
-        let lost =
-            |index: &u32| self.sockets.at(SocketId(interests.at(*index).socket)).state == SocketState::Lost;
+        let lost = |index: &u32| {
+            let id = SocketId(interests.at(*index).socket);
+            self.sockets.at(id).state == SocketState::Lost || self.is_lost_datagram(id)
+        };
         interests.of_set(set).filter(lost).map(|index| interests.at(index).descriptor).collect()
     }
 

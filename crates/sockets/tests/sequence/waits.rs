@@ -1,6 +1,6 @@
 //! Sequences about calls that wait, which differed once and must not again, as in [`super::found`].
 
-pub(crate) const WAITS: [(&str, &str); 14] = [
+pub(crate) const WAITS: [(&str, &str); 20] = [
     (
         "seed 40009005: who peeks for all of it does so also when the connection is handed over and the descriptor closed",
         "v4\n\
@@ -237,5 +237,72 @@ pub(crate) const WAITS: [(&str, &str); 14] = [
          L wait b 0\n\
          L ctl c mod a IOR1\n\
          L wait b 0",
+    ),
+    (
+        "seed 1000000221: a UDP socket that was used before a fork is the kernel's for both, and what waited goes to the child that uses it",
+        "v4\n\
+         L dgram a b\n\
+         L bind a 0\n\
+         R dgram a b\n\
+         R thread\n\
+         L recvfrom a 1 dt\n\
+         S sendto a 0 10 -\n\
+         L fork\n\
+         C poll a IR 0",
+    ),
+    (
+        "seed 1000000957: who reads it",
+        "v6\n\
+         L dgram a n\n\
+         L bind a 0\n\
+         R dgram a b\n\
+         R connect a 0\n\
+         L poll a IR +\n\
+         R sendmsg a 1 d\n\
+         L fork\n\
+         C recvfrom a 30000 dpt",
+    ),
+    (
+        "seed 1000000474: or what comes after the fork",
+        "v6\n\
+         L dgram a n\n\
+         L bind a 0\n\
+         R dgram a n\n\
+         R connect a 0\n\
+         L thread\n\
+         M recvfrom a 30000 p\n\
+         L fork\n\
+         R writev a 1 1\n\
+         C recv a 5 -",
+    ),
+    (
+        "seed 1000001928: and an error is told to who has sent",
+        "v4\n\
+         L dgram a n\n\
+         L connect a 5\n\
+         L fork\n\
+         C sendto a 5 10 d\n\
+         C send a 10 d",
+    ),
+    (
+        "seed 1000000405: shutdown() of one process is another one's, too",
+        "v6\n\
+         L dgram a b\n\
+         L thread\n\
+         L nonblock a 1\n\
+         L fork\n\
+         C shutdown a 1\n\
+         M sendto a 6 10 -",
+    ),
+    (
+        "seed 1000000596: and so is connect()",
+        "v4\n\
+         L dgram a b\n\
+         L bind a 0\n\
+         R dgram a n\n\
+         L fork\n\
+         L connect a 6\n\
+         C recvmmsg a 1 p\n\
+         R sendto a 0 100 -",
     ),
 ];

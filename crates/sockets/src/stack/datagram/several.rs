@@ -1,0 +1,91 @@
+//! What a stack has of UDP sockets that several processes have.
+
+use rustix::io::Errno;
+
+use super::queue::Record;
+use crate::socket::{SocketId, SocketState};
+use crate::stack::Stack;
+use crate::told;
+use overfly_link::Link;
+
+impl<T: Link> Stack<T> {
+    fn all_datagram_sockets(&self) -> Vec<SocketId> {
+        self.sockets.ids().filter(|&id| self.sockets.at(id).state == SocketState::Datagram).collect()
+    }
+
+    /// Whether something that came for a UDP socket, or an error, is here and not in the kernel.
+    pub(crate) fn has_datagrams(&self, id: SocketId) -> bool {
+        let part = self.datagrams(id);
+        part.is_some_and(|part| !part.queue.is_empty() || !part.troubles.is_empty())
+            || self.sockets.at(id).error.is_some()
+    }
+
+    fn is_used(&self, id: SocketId) -> bool {
+        self.has_datagrams(id) || self.datagrams(id).is_some_and(|part| !part.places.is_empty())
+    }
+
+    /// Before a fork: what one process does to a UDP socket others hear from now on. Returns whether any was used.
+    pub(crate) fn share_datagrams(&mut self) -> bool {
+        let mut any_used = false;
+        for id in self.all_datagram_sockets() {
+            told::prepare();
+            any_used |= self.is_used(id);
+            if let Some(part) = self.datagrams_mut(id) {
+                part.changed = part.changed.or_else(told::Error::new_of_many);
+            }
+        }
+        any_used
+    }
+
+    /// After a fork, in the child, before [`Stack::forget`]: UDP sockets that were used are the ancestor's of that number.
+    pub(crate) fn lose_datagrams(&mut self, ancestor: u32) {
+        for id in self.all_datagram_sockets() {
+            if self.is_used(id) {
+                let socket = self.sockets.at_mut(id);
+                (socket.ancestor, socket.error) = (ancestor, None);
+                if let Some(part) = &mut socket.datagrams {
+                    part.lost = true;
+                }
+            }
+        }
+    }
+
+    /// Whether an ancestor has a UDP socket.
+    pub(crate) fn is_lost_datagram(&self, id: SocketId) -> bool {
+        self.datagrams(id).is_some_and(|part| part.lost)
+    }
+
+    /// The UDP socket that `is_one`.
+    pub(crate) fn find_datagram(&self, is_one: impl Fn(i32) -> bool) -> Option<SocketId> {
+        self.all_datagram_sockets().into_iter().find(|&id| is_one(self.sockets.at(id).descriptor))
+    }
+
+    /// Takes all that waits, and the error.
+    pub(crate) fn take_datagrams(
+        &mut self,
+        id: SocketId,
+        mut each: impl FnMut(&Record, &[u8]),
+    ) -> Option<Errno> {
+        let socket = self.sockets.at_mut(id);
+        if let Some(part) = &mut socket.datagrams {
+            for record in part.queue.drain(..) {
+                let mut payload = vec![0; record.length];
+                socket.receive.fill(0, &mut payload);
+                socket.receive.discard(record.length);
+                each(&record, &payload);
+            }
+            part.troubles.clear();
+        }
+        socket.error.take()
+    }
+
+    /// A datagram that another process has had.
+    pub(crate) fn put_datagram(&mut self, id: SocketId, record: Record, payload: &[u8]) {
+        let socket = self.sockets.at_mut(id);
+        if let Some(part) = &mut socket.datagrams
+            && socket.receive.push(payload)
+        {
+            part.queue.push_back(record);
+        }
+    }
+}
