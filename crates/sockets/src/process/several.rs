@@ -69,7 +69,7 @@ impl Process {
     /// One that came from elsewhere is perhaps one of this process's, of which something waits here.
     pub(crate) fn adopt_datagram(&mut self, descriptor: i32) -> bool {
         let Some(cookie) = kernel::cookie(descriptor) else { return false };
-        let Some(id) = self.stack.find_datagram(|own| kernel::cookie(own) == Some(cookie)) else {
+        let Some(id) = self.stack.find_datagram(cookie) else {
             return false;
         };
         self.stack.duplicate(id);
@@ -114,10 +114,9 @@ impl Process {
 
     /// A child asks for a UDP socket.
     pub(super) fn give_datagrams(&mut self, cookie: u64, answer: &OwnedFd) {
-        let is_one = |own| kernel::cookie(own) == Some(cookie);
         let mut bytes = Vec::new();
         let mut error = None;
-        if let Some(id) = self.stack.find_datagram(is_one) {
+        if let Some(id) = self.stack.find_datagram(cookie) {
             self.withdraw_datagram(id);
             error = self.stack.take_datagrams(id, |record, payload| {
                 bytes.extend(packed(record));

@@ -339,6 +339,16 @@ impl<T: Link> Stack<T> {
         }
     }
 
+    /// The kernel's socket sends from the same place.
+    pub(crate) fn kernel_sends(&mut self, id: SocketId) {
+        let Self { sockets, interfaces, .. } = self;
+        if let (Some(interface), Some(part)) =
+            (&mut interfaces[Side::Network.index()], &sockets.at(id).datagrams)
+        {
+            part.places.iter().for_each(|place| interface.engine.udp_sent_elsewhere(place.id));
+        }
+    }
+
     /// Whether no way to a destination was found lately: the kernel sends there itself.
     #[must_use]
     pub fn is_elsewhere(&self, now: Instant, destination: IpAddr) -> bool {

@@ -1,6 +1,6 @@
 //! Sequences about calls that wait, which differed once and must not again, as in [`super::found`].
 
-pub(crate) const WAITS: [(&str, &str); 20] = [
+pub(crate) const WAITS: [(&str, &str); 23] = [
     (
         "seed 40009005: who peeks for all of it does so also when the connection is handed over and the descriptor closed",
         "v4\n\
@@ -304,5 +304,39 @@ pub(crate) const WAITS: [(&str, &str); 20] = [
          L connect a 6\n\
          C recvmmsg a 1 p\n\
          R sendto a 0 100 -",
+    ),
+    (
+        "seed 1000001773: what answers a datagram of several frames, which the kernel's socket has sent, is told",
+        "v6\n\
+         L dgram a b\n\
+         L connect a 7\n\
+         L sendto a 7 20000 d\n\
+         L sendmmsg a 20000 d",
+    ),
+    (
+        "seed 1000002978: to whatever call comes next",
+        "v4\n\
+         L dgram a b\n\
+         L connect a 6\n\
+         L writev a 2 5000\n\
+         - pause\n\
+         - pause\n\
+         L recvfrom a 30000 dp\n\
+         L recvfrom a 3000 dp",
+    ),
+    (
+        "once",
+        "v4\n\
+         L dgram a b\n\
+         L connect a 7\n\
+         L sendto a 7 5000 d\n\
+         - pause\n\
+         L sendto a 7 1 d\n\
+         L sendto a 7 1 d\n\
+         L recv a 10 d\n\
+         L sendto a 7 1 d\n\
+         L sendto a 7 1 d\n\
+         - pause\n\
+         L sendto a 7 1 d",
     ),
 ];

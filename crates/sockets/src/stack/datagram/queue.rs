@@ -121,6 +121,8 @@ pub(crate) struct Datagrams {
     pub(crate) lost: bool,
     /// The kernel's socket is all that it is, for all processes that have it: nothing comes here any more.
     pub(crate) of_all: bool,
+    /// The kernel's name of its socket, once somebody has asked.
+    pub(crate) cookie: Option<u64>,
     /// Whether one of the processes that have it by a fork has connected or shut it since.
     pub(crate) changed: Option<told::Error>,
 }
@@ -128,9 +130,18 @@ pub(crate) struct Datagrams {
 impl Datagrams {
     /// What has come, and where it stands, is another process's.
     pub(crate) fn forget_all_but_settings(&mut self) {
-        let Self { connected, wants, segment_len, pieces_above, lost, of_all, changed, .. } = *self;
-        *self =
-            Self { connected, wants, segment_len, pieces_above, lost, of_all, changed, ..Self::default() };
+        let Self { connected, wants, segment_len, pieces_above, lost, of_all, changed, cookie, .. } = *self;
+        *self = Self {
+            connected,
+            wants,
+            segment_len,
+            pieces_above,
+            lost,
+            of_all,
+            changed,
+            cookie,
+            ..Self::default()
+        };
     }
 
     /// How many of those that wait are read as one into `room` bytes, and their bytes: no more than fit, as nobody can tell

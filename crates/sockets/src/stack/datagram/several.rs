@@ -3,6 +3,7 @@
 use rustix::io::Errno;
 
 use super::queue::Record;
+use crate::kernel;
 use crate::socket::{SocketId, SocketState};
 use crate::stack::Stack;
 use crate::told;
@@ -55,9 +56,17 @@ impl<T: Link> Stack<T> {
         self.datagrams(id).is_some_and(|part| part.lost)
     }
 
-    /// The UDP socket that `is_one`.
-    pub(crate) fn find_datagram(&self, is_one: impl Fn(i32) -> bool) -> Option<SocketId> {
-        self.all_datagram_sockets().into_iter().find(|&id| is_one(self.sockets.at(id).descriptor))
+    /// The kernel's name of a UDP socket.
+    pub(crate) fn cookie_of(&mut self, id: SocketId) -> Option<u64> {
+        let socket = self.sockets.at_mut(id);
+        let part = socket.datagrams.as_mut()?;
+        part.cookie = part.cookie.or_else(|| kernel::cookie(socket.descriptor));
+        part.cookie
+    }
+
+    /// The UDP socket that the kernel calls so.
+    pub(crate) fn find_datagram(&mut self, cookie: u64) -> Option<SocketId> {
+        self.all_datagram_sockets().into_iter().find(|&id| self.cookie_of(id) == Some(cookie))
     }
 
     /// Takes all that waits, and the error.
