@@ -22,10 +22,13 @@ use crate::kernel;
 use crate::socket::SocketId;
 use crate::stack::Record;
 use crate::table::{self, Entry};
+use crate::told;
 use core::net::SocketAddr;
 
-/// Of the answer: the error, and the bytes of all datagrams in a file that comes with it.
-const ANSWER_LEN: usize = 8;
+/// Of the answer: the error, who is told of it, and the bytes of all datagrams in a file that comes with it.
+const ANSWER_LEN: usize = 12;
+/// An error that one of several processes is told.
+type Shared = (Errno, Option<told::Error>);
 /// What is said of each before its payload: its ends, its length, its class and hops, and when it came.
 const RECORD_LEN: usize = REQUEST_LEN + 4 + 2 + 8;
 
@@ -100,7 +103,9 @@ impl Process {
             .and_then(|cookie| self.ask_for_what_is(ancestor, &cookie.to_ne_bytes()))
             .and_then(|answer| hear(&answer));
         let Some((error, bytes)) = given else { return false };
-        self.stack.socket_mut(id).error = error;
+        let socket = self.stack.socket_mut(id);
+        socket.error = error.map(|(error, _)| error);
+        socket.error_of_several = error.and_then(|(_, who)| who);
         let mut rest = &bytes[..];
         while let Some((head, tail)) = rest.split_at_checked(RECORD_LEN)
             && let Some(record) = unpacked(head)
@@ -118,11 +123,14 @@ impl Process {
         let mut error = None;
         if let Some(id) = self.stack.find_datagram(cookie) {
             self.withdraw_datagram(id);
-            error = self.stack.take_datagrams(id, |record, payload| {
+            self.stack.take_datagrams(id, |record, payload| {
                 bytes.extend(packed(record));
                 bytes.extend(payload);
             });
-            leave_to_kernel(self, id);
+            error = self.stack.share_error(id);
+            if error.is_none() {
+                leave_to_kernel(self, id);
+            }
             self.tell_sleepers();
             self.family.given.push(cookie);
         } else if !self.family.given.contains(&cookie) {
@@ -137,10 +145,16 @@ pub(crate) fn is_datagram_socket(descriptor: i32) -> bool {
     sockopt::socket_protocol(kernel::borrow(descriptor)) == Ok(Some(ipproto::UDP))
 }
 
-fn tell(whom: &OwnedFd, error: Option<Errno>, bytes: &[u8]) -> Result<(), Errno> {
+fn tell(whom: &OwnedFd, error: Option<Shared>, bytes: &[u8]) -> Result<(), Errno> {
     let mut answer = [0; ANSWER_LEN];
-    answer[..4].copy_from_slice(&error.map_or(0, Errno::raw_os_error).to_ne_bytes());
-    answer[4..].copy_from_slice(&(bytes.len() as u32).to_ne_bytes());
+    let words = [
+        error.map_or(0, |(error, _)| error.raw_os_error()).cast_unsigned(),
+        error.and_then(|(_, who)| who).map_or(0, told::Error::number),
+        bytes.len() as u32,
+    ];
+    for (place, word) in answer.chunks_exact_mut(4).zip(words) {
+        place.copy_from_slice(&word.to_ne_bytes());
+    }
     let file = memfd_create("overfly-datagrams", MemfdFlags::CLOEXEC)?;
     let mut written = 0;
     while written < bytes.len() {
@@ -150,7 +164,7 @@ fn tell(whom: &OwnedFd, error: Option<Errno>, bytes: &[u8]) -> Result<(), Errno>
 }
 
 /// What [`tell`] told, or `None` when the other end has closed.
-fn hear(answer: &OwnedFd) -> Option<(Option<Errno>, Vec<u8>)> {
+fn hear(answer: &OwnedFd) -> Option<(Option<Shared>, Vec<u8>)> {
     let mut bytes = [0; ANSWER_LEN];
     let (length, descriptors) = messages::receive(answer, &mut bytes, RecvFlags::empty()).ok()?;
     let [file] = <[OwnedFd; 1]>::try_from(descriptors).ok()?;
@@ -159,7 +173,8 @@ fn hear(answer: &OwnedFd) -> Option<(Option<Errno>, Vec<u8>)> {
     }
     let word = |at: usize| u32::from_ne_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]]);
     let error = (word(0) != 0).then(|| Errno::from_raw_os_error(word(0).cast_signed()));
-    let mut datagrams = vec![0; word(4) as usize];
+    let error = error.map(|error| (error, told::Error::of_number(word(4))));
+    let mut datagrams = vec![0; word(8) as usize];
     let mut read = 0;
     while read < datagrams.len() {
         match rustix::io::pread(&file, &mut datagrams[read..], read as u64) {

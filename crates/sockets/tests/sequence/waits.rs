@@ -1,6 +1,6 @@
 //! Sequences about calls that wait, which differed once and must not again, as in [`super::found`].
 
-pub(crate) const WAITS: [(&str, &str); 23] = [
+pub(crate) const WAITS: [(&str, &str); 24] = [
     (
         "seed 40009005: who peeks for all of it does so also when the connection is handed over and the descriptor closed",
         "v4\n\
@@ -338,5 +338,18 @@ pub(crate) const WAITS: [(&str, &str); 23] = [
          L sendto a 7 1 d\n\
          - pause\n\
          L sendto a 7 1 d",
+    ),
+    (
+        "seed 1000022931: an error is told to whoever asks first of parent and child",
+        "v4\n\
+         L dgram a n\n\
+         L bind a 0\n\
+         L connect a 5\n\
+         L thread\n\
+         L fork\n\
+         M send a 0 -\n\
+         C epoll b\n\
+         C ctl b add a IE1\n\
+         M recvmmsg a 2000 p",
     ),
 ];

@@ -18,7 +18,7 @@ impl<T: Link> Stack<T> {
     pub(crate) fn has_datagrams(&self, id: SocketId) -> bool {
         let part = self.datagrams(id);
         part.is_some_and(|part| !part.queue.is_empty() || !part.troubles.is_empty())
-            || self.sockets.at(id).error.is_some()
+            || self.sockets.at(id).pending_error().is_some()
     }
 
     fn is_used(&self, id: SocketId) -> bool {
@@ -43,7 +43,7 @@ impl<T: Link> Stack<T> {
         for id in self.all_datagram_sockets() {
             if self.is_used(id) {
                 let socket = self.sockets.at_mut(id);
-                (socket.ancestor, socket.error) = (ancestor, None);
+                (socket.ancestor, socket.error, socket.error_of_several) = (ancestor, None, None);
                 if let Some(part) = &mut socket.datagrams {
                     part.lost = true;
                 }
@@ -69,12 +69,8 @@ impl<T: Link> Stack<T> {
         self.all_datagram_sockets().into_iter().find(|&id| self.cookie_of(id) == Some(cookie))
     }
 
-    /// Takes all that waits, and the error.
-    pub(crate) fn take_datagrams(
-        &mut self,
-        id: SocketId,
-        mut each: impl FnMut(&Record, &[u8]),
-    ) -> Option<Errno> {
+    /// Takes all that waits.
+    pub(crate) fn take_datagrams(&mut self, id: SocketId, mut each: impl FnMut(&Record, &[u8])) {
         let socket = self.sockets.at_mut(id);
         if let Some(part) = &mut socket.datagrams {
             for record in part.queue.drain(..) {
@@ -85,7 +81,14 @@ impl<T: Link> Stack<T> {
             }
             part.troubles.clear();
         }
-        socket.error.take()
+    }
+
+    /// The error that waits, which one of several processes is told from now on.
+    pub(crate) fn share_error(&mut self, id: SocketId) -> Option<(Errno, Option<told::Error>)> {
+        let socket = self.sockets.at_mut(id);
+        let error = socket.pending_error()?;
+        socket.error_of_several = socket.error_of_several.or_else(told::Error::new);
+        Some((error, socket.error_of_several))
     }
 
     /// A datagram that another process has had.
