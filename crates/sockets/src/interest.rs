@@ -41,6 +41,8 @@ pub(crate) struct Interest {
     listed: bool,
     /// A one-shot interest that has fired.
     disabled: bool,
+    /// The kernel's entry of such a one says nothing any more.
+    silent: bool,
     /// The kernel's set reports this one itself: the socket is not (yet) ours.
     pub(crate) in_kernel: bool,
     /// Next interest of the same socket; of a free one, the next free one.
@@ -166,6 +168,7 @@ impl Interests {
             after: NONE,
             listed: false,
             disabled: false,
+            silent: false,
             in_kernel,
             next: *head,
         };
@@ -191,7 +194,18 @@ impl Interests {
         let interest = &mut self.slots[index as usize];
         interest.events = events;
         interest.data = data;
-        interest.disabled = false;
+        (interest.disabled, interest.silent) = (false, false);
+    }
+
+    /// Interests of a set that have fired for their only time since this was asked.
+    pub(crate) fn take_fired(&mut self, set: SetId) -> Vec<Interest> {
+        let mut fired = Vec::new();
+        for interest in self.slots.iter_mut().filter(|interest| interest.set == set.0) {
+            if interest.disabled && !interest.in_kernel && !core::mem::replace(&mut interest.silent, true) {
+                fired.push(*interest);
+            }
+        }
+        fired
     }
 
     /// It has fired for its only time.

@@ -29,6 +29,7 @@ pub(crate) mod rounds;
 mod session;
 pub(crate) mod sets;
 mod settings;
+pub(crate) mod several;
 mod show;
 mod signal;
 mod sleep;

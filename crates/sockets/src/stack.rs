@@ -25,7 +25,7 @@ use overfly_profile::sysctls::FastOpenKeys;
 use overfly_wire::MacAddr;
 
 pub(crate) use self::datagram::{DatagramTable, Datagrams};
-pub(crate) use self::datagram::{Read, Trouble};
+pub(crate) use self::datagram::{Read, Record, Trouble};
 use crate::interest::bits;
 use crate::socket::{Listening, Side, Socket, SocketId, SocketState};
 use crate::socket_table::SocketTable;

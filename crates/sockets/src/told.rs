@@ -35,6 +35,12 @@ impl Error {
         Self::of_number(new_word())
     }
 
+    /// As [`Error::new`], for what there may be many of: half of the words are for others.
+    pub(crate) fn new_of_many() -> Option<Self> {
+        let given = word(0).map_or(WORDS, |given| given.load(Ordering::Relaxed));
+        (given < WORDS / 2).then(Self::new)?
+    }
+
     /// As another process calls it.
     pub(crate) fn of_number(number: u32) -> Option<Self> {
         (number > 0 && number < WORDS).then_some(Self(number))

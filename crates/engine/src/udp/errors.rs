@@ -145,6 +145,12 @@ impl<'a> Report<'a> {
 }
 
 impl Engine {
+    /// Something was sent from a socket's place without the engine, by a kernel's socket say: errors may answer that.
+    pub fn udp_sent_elsewhere(&mut self, socket: UdpId) {
+        let block = &mut self.udp.sockets[socket.index()];
+        block.largest_sent = block.largest_sent.max(1);
+    }
+
     /// Nobody answers for the next hop of a datagram that waited.
     pub(crate) fn datagram_unresolved<O: Owner>(&mut self, held: &Held, owner: &mut O) {
         self.shared.counters.drop_udp_unresolved += 1;

@@ -160,6 +160,7 @@ fn add(
                 return Answer::error(error);
             }
             watched(process, id, 1);
+            process.sets[set].entered = true;
             Answer::Done(process.stack.watch(set, id, descriptor, events, data, false))
         }
         SocketState::Candidate => in_kernel(process, (epoll, set), (descriptor, id), event),
@@ -194,7 +195,10 @@ fn modify(
     };
     let for_kernel = match process.stack.socket(id).state {
         _ if in_kernel => event,
-        SocketState::Listening | SocketState::Datagram => listener_event(id, event.events),
+        SocketState::Listening | SocketState::Datagram => {
+            process.sets[set].entered = true;
+            listener_event(id, event.events)
+        }
         _ => return Answer::ok(()),
     };
     Answer::Done(sys::epoll_control(epoll, libc::EPOLL_CTL_MOD, descriptor, &raw const for_kernel))

@@ -1,20 +1,22 @@
 //! The calls on UDP sockets. The kernel's socket holds the port, takes what is not steered to this process (loopback, other
 //! interfaces, multicast, fragments) and sends what the stack does not: a read looks at both.
 
+mod send;
+
 use core::net::{IpAddr, SocketAddr};
 use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
 
-use overfly_engine::SendError;
 use overfly_profile::options::Waiting;
 use rustix::io::Errno;
 use rustix::net::{Shutdown, sockopt};
 
+pub(crate) use self::send::send;
 use super::Answer;
 use crate::interest::{NONE, bits};
 use crate::kernel::{self, now};
 use crate::lock::Guard;
-use crate::memory::{Source, Target};
+use crate::memory::Target;
 use crate::options::{self, Backing, Datagram as Does, wants};
 use crate::process::contexts::of;
 use crate::process::{For, Origin, Placed, Process, WakeOnDrop, Woken, leave_to_kernel, spin_until, wait};
@@ -54,7 +56,7 @@ fn ours(descriptor: i32) -> Option<(Guard<'static, Process>, SocketId)> {
     if !ANY.load(Ordering::Relaxed) {
         return None;
     }
-    let Entry::Socket(id) = table::lookup(descriptor) else { return None };
+    let Entry::Socket(id) = super::used(descriptor) else { return None };
     let guard = of(id);
     (guard.stack.socket(id).state == SocketState::Datagram).then_some((guard, id))
 }
@@ -185,7 +187,7 @@ pub(crate) fn receive(
         let spin = spin_until(&guard, Waiting::ReceiveDatagram, started);
         let mut kernel_side = [libc::pollfd { fd: descriptor, events: libc::POLLIN, revents: 0 }];
         let deadline = timeout.map(|timeout| started + timeout);
-        let cookie = kernel::cookie(descriptor);
+        let cookie = guard.stack.cookie_of(id);
         let (next, woken) =
             wait(guard, For::Sockets(&[id]), &mut kernel_side, deadline, spin, since, timeout.is_none());
         guard = next;
@@ -293,112 +295,12 @@ fn read_trouble(process: &mut Process, id: SocketId, target: Target<'_>) -> Opti
     }))
 }
 
-/// Where a datagram goes, as the engine has it: to `destination`, or where the socket is connected. `None`: the kernel sends it, or
-/// says why not.
-fn destined(
-    process: &Process,
-    id: SocketId,
-    descriptor: i32,
-    destination: Option<SocketAddr>,
-) -> Option<SocketAddr> {
-    let socket = process.stack.socket(id);
-    match destination {
-        _ if socket.write_shut => None,
-        // Neither an address of another family nor a mapped one where there are none.
-        Some(to) if to.is_ipv6() != socket.v6 => None,
-        Some(to) if socket.v6 && to.ip().to_canonical().is_ipv4() && kernel::is_v6only(descriptor) => None,
-        Some(to) => Some(canonical(to)),
-        None => socket.datagrams.as_ref()?.connected,
-    }
-}
-
-/// sendmsg() to `destination` or to where the socket is connected. `Kernel`: the kernel's socket sends it.
-pub(crate) fn send(
-    descriptor: i32,
-    source: Source<'_>,
-    destination: Option<SocketAddr>,
-    wishes: ControlMessages,
-    flags: i32,
-) -> Answer<usize> {
-    let Some((mut guard, id)) = ours(descriptor) else { return Answer::Kernel };
-    let length = source.length();
-    if flags & !(libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) != 0 || length > MOST_PAYLOAD {
-        return Answer::Kernel;
-    }
-    let told = WakeOnDrop(&mut guard);
-    let process = &mut *told.0;
-    let Some(part) = process.stack.datagrams(id) else { return Answer::Kernel };
-    let pieces_above = part.pieces_above;
-    // udp_send_skb() in net/ipv4/udp.c: what fits into one segment goes as ever.
-    let segment_len = usize::from(wishes.segment_len.unwrap_or(part.segment_len));
-    let is_cut = segment_len > 0 && length > segment_len;
-    let longest = if is_cut { segment_len } else { length };
-    if is_cut && length.div_ceil(segment_len) > MOST_SEGMENTS {
-        return Answer::Kernel;
-    }
-    // Before what shutdown() has to say (sock_alloc_send_pskb() in Linux, net/core/sock.c).
-    if process.stack.socket(id).write_shut
-        && let Some(error) = process.stack.take_error(id)
-    {
-        return Answer::error(error);
-    }
-    let Some(to) = destined(process, id, descriptor, destination) else { return Answer::Kernel };
-    let goes_in_pieces = to.is_ipv6() && pieces_above > 0 && longest + PIECE_HEADERS > pieces_above;
-    if !process.is_beyond(to) || goes_in_pieces || process.is_away() {
-        return Answer::Kernel;
-    }
-    let mut placed = process.place_datagram(id, descriptor);
-    if placed == Placed::Unbound
-        && let Some(bound) = kernel::local_address(descriptor)
-        && kernel::bind_any_port(descriptor, bound).is_ok()
-    {
-        placed = process.place_datagram(id, descriptor);
-    }
-    if placed != Placed::Yes {
-        leave_to_kernel(process, id);
-        return Answer::Kernel;
-    }
-    // Which addresses are the stack's is known once it runs.
-    if wishes.from.is_some_and(|from| !process.is_from(from)) {
-        return Answer::Kernel;
-    }
-    let from = wishes.from.map(|from| from.address).filter(|address| !address.is_unspecified());
-    if let Some(error) = process.stack.take_error(id) {
-        return Answer::error(error);
-    }
-    let mut pieces = source.pieces(0);
-    let first = pieces.next().unwrap_or(&[]);
-    let gathered: Vec<u8>;
-    let payload = if first.len() == length {
-        first
-    } else {
-        gathered = source.pieces(0).flatten().copied().collect();
-        &gathered
-    };
-    let (first, rest) = payload.split_at(longest);
-    let mut outcome = process.stack.send_datagram(now(), id, from, to, first);
-    if outcome == Err(SendError::NoNeighbor) && process.find_next_hop(to.ip()) {
-        outcome = process.stack.send_datagram(now(), id, from, to, first);
-    }
-    match outcome {
-        Ok(()) => {
-            if is_cut {
-                process.stack.send_segments(now(), id, from, to, rest, segment_len);
-            }
-            process.stack.datagram_sent(id);
-            process.output();
-            Answer::ok(length)
-        }
-        // Too big, another way, or no room: the kernel's socket has the same port, and can do it.
-        Err(_) => Answer::Kernel,
-    }
-}
-
 /// connect(); `None` is AF_UNSPEC, which dissolves the connection.
 pub(crate) fn connect(descriptor: i32, remote: Option<SocketAddr>) -> Answer<()> {
     let Some((mut guard, id)) = ours(descriptor) else { return Answer::Kernel };
     let told = WakeOnDrop(&mut guard);
     let process = &mut *told.0;
+    process.changes_datagram(id);
     // The kernel judges the address and chooses the source; its socket hears only of this peer, too.
     let socket = kernel::borrow(descriptor);
     let outcome = match remote {
@@ -437,6 +339,7 @@ pub(crate) fn shutdown(descriptor: i32, how: i32) -> Answer<()> {
     if outcome.is_err_and(|error| error != Errno::NOTCONN) {
         return Answer::Done(outcome);
     }
+    told.0.changes_datagram(id);
     let socket = told.0.stack.socket_mut(id);
     socket.read_shut |= read;
     socket.write_shut |= write;

@@ -15,6 +15,7 @@ pub(crate) use self::listen::{accept, listened};
 use super::{Answer, CLOSED, datagram, lock_entry};
 use crate::kernel;
 use crate::process::contexts::{self, at, at_own};
+use crate::process::several::is_datagram_socket;
 use crate::process::{Process, WakeOnDrop, allow_own_address, is_active, process, sets};
 use crate::socket::{SocketState, presented};
 use crate::table::{self, Entry};
@@ -112,6 +113,10 @@ pub(crate) fn duplicated(old: i32, new: i32) {
 /// `descriptor` came from another process.
 pub(crate) fn adopt(descriptor: i32) {
     forget_stale(descriptor);
+    if is_datagram_socket(descriptor) {
+        contexts::all().any(|context| at(context).adopt_datagram(descriptor));
+        return;
+    }
     at_own().adopt(descriptor);
 }
 

@@ -93,6 +93,9 @@ impl Found {
         if self.count > 0 {
             process.leave_rest(set);
         }
+        if ours > 0 {
+            process.silence_fired(set);
+        }
         ours
     }
 }
@@ -294,8 +297,9 @@ impl Wait {
                     return Err(CLOSED);
                 }
             }
-            let time = self.rounds.enter(context).pumped;
-            if core::mem::take(&mut self.kernel_first) {
+            let process = self.rounds.enter(context);
+            let (time, entered) = (process.pumped, core::mem::take(&mut process.sets[set].entered));
+            if core::mem::take(&mut self.kernel_first) || entered {
                 self.look_at_kernel(contexts, time, false)?;
             }
             let process = self.rounds.enter(context);

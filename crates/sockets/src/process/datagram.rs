@@ -33,6 +33,9 @@ pub(crate) struct Origin {
 impl Process {
     /// A UDP socket's datagrams come to this process from now on.
     pub(crate) fn place_datagram(&mut self, id: SocketId, descriptor: i32) -> Placed {
+        if self.is_of_all(id) {
+            return self.withdraw_datagram(id);
+        }
         let Some(part) = self.stack.datagrams(id) else { return Placed::No };
         if !part.places.is_empty() {
             return Placed::Yes;
@@ -143,6 +146,12 @@ impl Process {
 
     /// A UDP socket's datagrams do not come to this process any more.
     pub(crate) fn displace_datagram(&mut self, id: SocketId) {
+        self.part_from_datagrams(id);
+        self.stack.displace_datagram(id);
+    }
+
+    /// The broker steers them here no more.
+    pub(super) fn part_from_datagrams(&mut self, id: SocketId) {
         let Self { stack, session: Session { client, .. }, .. } = self;
         if let (Some(client), Some(part)) = (client, stack.datagrams(id)) {
             for place in &part.places {
@@ -160,7 +169,6 @@ impl Process {
                 };
             }
         }
-        stack.displace_datagram(id);
     }
 
     /// Asks the kernel, through the broker, for the way to a destination. False if the kernel must send there itself.

@@ -64,6 +64,8 @@ pub(super) struct Family {
     pub(super) closed: Closed,
     /// Calls that wait for connections that were closed and handed over.
     elsewhere: Elsewhere,
+    /// UDP sockets that children have asked for, by their cookies: they are the kernel's.
+    pub(super) given: Vec<u64>,
 }
 
 impl Family {
@@ -77,6 +79,7 @@ impl Family {
             newborn: None,
             closed: Closed::new(),
             elsewhere: Elsewhere::new(),
+            given: Vec::new(),
         }
     }
 }
@@ -92,7 +95,8 @@ impl Process {
             }
         }
         self.stack.share_unconnected();
-        if self.stack.connections().next().is_none() {
+        let uses_datagrams = self.stack.share_datagrams();
+        if self.stack.connections().next().is_none() && !uses_datagrams {
             return;
         }
         let channel = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
@@ -224,7 +228,8 @@ impl Process {
     /// The program uses a descriptor whose connection may be an ancestor's: from now on it is the kernel's, or one that has ended.
     pub(crate) fn claim(&mut self, id: SocketId, descriptor: i32) -> Entry {
         if self.stack.socket(id).state != SocketState::Lost {
-            return Entry::Socket(id);
+            let lost = self.stack.is_lost_datagram(id);
+            return if lost { self.claim_datagram(id, descriptor) } else { Entry::Socket(id) };
         }
         // Perhaps it is the kernel's already, or just about to be.
         let is_kernels = || {
@@ -253,21 +258,24 @@ impl Process {
     /// Returns when the connection is the kernel's, or its owner has it no more; how it has ended if it has.
     fn ask_ancestor(&self, id: SocketId) -> Option<Ended> {
         let socket = self.stack.socket(id);
-        let channel = self.family.ancestors.get(socket.ancestor as usize)?;
+        self.ask_for_what_is(socket.ancestor, &request(socket.local, socket.remote))
+            .and_then(|answer| Ended::hear(&answer))
+    }
+
+    /// Asks an ancestor for something of its own: where the answer comes, which is closed when it is done.
+    pub(super) fn ask_for_what_is(&self, ancestor: u32, request: &[u8]) -> Option<OwnedFd> {
+        let channel = self.family.ancestors.get(ancestor as usize)?;
         let (answer, theirs) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).ok()?;
-        let request = request(socket.local, socket.remote);
-        let sent = messages::send(channel, &request, &[theirs.as_fd()], SendFlags::empty());
-        drop(theirs);
-        // Whoever had it closes it when it is done.
-        sent.ok().and_then(|()| Ended::hear(&answer))
+        messages::send(channel, request, &[theirs.as_fd()], SendFlags::empty()).ok().map(|()| answer)
     }
 
     /// One of the channels has a request, or has ended. Returns whether there is anybody left to serve.
     fn hear_heir(&mut self, fork: u32) -> bool {
         if let Some(index) = self.family.heirs.iter().position(|heir| heir.fork == fork) {
             match hear(self.family.heirs[index].channel.as_fd()) {
-                Ok(Some(Request { local, remote, answer })) => {
+                Ok(Some(Request::Datagrams { cookie, answer })) => self.give_datagrams(cookie, &answer),
+                Ok(Some(Request::Connection { local, remote, answer })) => {
                     let asked = self.stack.connections().find(|&id| {
                         let socket = self.stack.socket(id);
                         (socket.local, socket.remote) == (local, remote)
@@ -314,11 +322,18 @@ fn serve(requests: i32, context: usize) {
     }
 }
 
-struct Request {
-    local: SocketAddr,
-    remote: SocketAddr,
-    /// Closed when it is done.
-    answer: OwnedFd,
+/// What a child asks for; the answer is closed when it is done.
+enum Request {
+    Connection {
+        local: SocketAddr,
+        remote: SocketAddr,
+        answer: OwnedFd,
+    },
+    /// A UDP socket, by its cookie.
+    Datagrams {
+        cookie: u64,
+        answer: OwnedFd,
+    },
 }
 
 /// `Err`: nobody is at the other end any more.
@@ -332,9 +347,13 @@ fn hear(channel: BorrowedFd<'_>) -> Result<Option<Request>, Errno> {
     Ok(match descriptors.into_iter().next() {
         Some(answer) if length == REQUEST_LEN => {
             let [local, remote] = ends(&bytes);
-            Some(Request { local, remote, answer })
+            Some(Request::Connection { local, remote, answer })
         }
-        _ => None,
+        Some(answer) => {
+            let cookie = bytes[..length].try_into().ok().map(u64::from_ne_bytes);
+            cookie.map(|cookie| Request::Datagrams { cookie, answer })
+        }
+        None => None,
     })
 }
 

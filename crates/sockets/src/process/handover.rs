@@ -258,6 +258,12 @@ impl Process {
                     self.restore_blocking(id, descriptor);
                     Ok(())
                 }
+                SocketState::Datagram => {
+                    if self.claim(id, descriptor) == Entry::Socket(id) {
+                        self.pass_datagram_on(id);
+                    }
+                    Ok(())
+                }
                 _ => Ok(()),
             },
             Entry::Cached(_) | Entry::Internal => Err(Errno::BADF),

@@ -7,6 +7,7 @@ use overfly_engine::Instant;
 use rustix::io::Errno;
 
 use super::contexts::are_several;
+use super::listening::listener_event;
 use super::sets::Shared;
 use super::tags::PRIVATE_STACK;
 use super::{Process, sets, signal};
@@ -37,6 +38,9 @@ pub(crate) struct KernelSet {
     pub(super) kick: i32,
     /// The last wait found more than there was room for, or as much.
     pub(crate) full: bool,
+    /// The kernel has an entry of a listener's or a UDP socket's that is new or changed: what it says of that is to be told together with what
+    /// is so here. Who hears it once only (EPOLLET, EPOLLONESHOT) would hear one half.
+    pub(crate) entered: bool,
     /// When the kernel's part was last looked at.
     pub(crate) looked: Instant,
     /// Where threads that look at several contexts begin.
@@ -60,6 +64,7 @@ impl KernelSet {
             signalled: false,
             kick: -1,
             full: false,
+            entered: false,
             looked: Instant::from_micros(0),
             turn: 0,
         }
@@ -268,6 +273,7 @@ impl Process {
         let record = &mut self.sets[set];
         (record.exposed, record.tainted) = (true, true);
         let was_prepared = core::mem::take(&mut record.prepared);
+        self.silence_fired(set);
         self.wake_all_in(set);
         let record = &self.sets[set];
         if was_prepared {
@@ -277,6 +283,19 @@ impl Process {
         // What wakes those who sleep in it still leaves when they do.
         if !self.sleepers.any_in(set) && record.kick >= 0 {
             record.leave(record.kick);
+        }
+    }
+
+    /// In a set that is watched as a descriptor the kernel's sockets of listeners, and UDP sockets, show. Of one that was reported for its only
+    /// time (EPOLLONESHOT) the kernel's entry, which is none, says nothing more.
+    pub(crate) fn silence_fired(&mut self, set: SetId) {
+        let KernelSet { exposed, descriptor: epoll, .. } = self.sets[set];
+        if !exposed {
+            return;
+        }
+        for (id, descriptor) in self.stack.take_fired(set) {
+            let silent = listener_event(id, bits::ET);
+            let _ = sys::epoll_control(epoll, libc::EPOLL_CTL_MOD, descriptor, &raw const silent);
         }
     }
 

@@ -272,6 +272,7 @@ fn report(process: &mut Process, id: SocketId, registered: Vec<Registered>) {
         let event = listener_event(id, events);
         if sys::epoll_control(epoll, libc::EPOLL_CTL_ADD, descriptor, &raw const event).is_ok() {
             let _ = process.stack.watch(set, id, descriptor, events, data, false);
+            process.sets[set].entered = true;
             watched(process, id, 1);
         }
     }

@@ -287,6 +287,7 @@ impl Process {
     /// The child of a fork: the stack is the parent's, what was inherited is this process's only in name.
     pub(super) fn begin_as_child(&mut self) {
         let ancestor = self.become_child();
+        self.stack.lose_datagrams(ancestor);
         self.lose_stack(ancestor);
         self.sleepers.forget().into_iter().for_each(signal::close);
         self.timers.forget();

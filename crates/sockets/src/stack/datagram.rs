@@ -1,6 +1,7 @@
 //! UDP sockets over the engine: what each has received, in order and within its bound, and what it hears of failures.
 
 mod queue;
+mod several;
 
 use core::mem::MaybeUninit;
 use core::net::{IpAddr, SocketAddr};
@@ -335,6 +336,16 @@ impl<T: Link> Stack<T> {
             if self.send_datagram(now, id, source, destination, segment).is_err() {
                 self.sockets.datagrams.unsent_segments += 1;
             }
+        }
+    }
+
+    /// The kernel's socket sends from the same place.
+    pub(crate) fn kernel_sends(&mut self, id: SocketId) {
+        let Self { sockets, interfaces, .. } = self;
+        if let (Some(interface), Some(part)) =
+            (&mut interfaces[Side::Network.index()], &sockets.at(id).datagrams)
+        {
+            part.places.iter().for_each(|place| interface.engine.udp_sent_elsewhere(place.id));
         }
     }
 

@@ -127,6 +127,14 @@ impl<T: Link> Stack<T> {
         }
     }
 
+    /// Listeners and UDP sockets that a set has reported for their only time since this was asked, and the descriptors that it has them by.
+    pub(crate) fn take_fired(&mut self, set: SetId) -> Vec<(SocketId, i32)> {
+        let fired = self.sockets.interests.take_fired(set).into_iter();
+        let fired = fired.map(|interest| (SocketId(interest.socket), interest.descriptor));
+        let has_entry = |state: SocketState| matches!(state, SocketState::Listening | SocketState::Datagram);
+        fired.filter(|&(id, _)| has_entry(self.sockets.at(id).state)).collect()
+    }
+
     /// Whether a set watches any socket, at user level or in the kernel.
     pub(crate) fn has_interests(&self, set: SetId) -> bool {
         self.sockets.interests.of_set(set).next().is_some()
@@ -138,11 +146,13 @@ impl<T: Link> Stack<T> {
         interests.of_set(set).map(|index| SocketId(interests.at(index).socket)).collect()
     }
 
-    /// Descriptors in a set whose connections are an ancestor's.
+    /// Descriptors in a set whose connections, or UDP sockets, are an ancestor's.
     pub(crate) fn watched_and_lost(&self, set: SetId) -> Vec<i32> {
         let interests = &self.sockets.interests;
-        let lost =
-            |index: &u32| self.sockets.at(SocketId(interests.at(*index).socket)).state == SocketState::Lost;
+        let lost = |index: &u32| {
+            let id = SocketId(interests.at(*index).socket);
+            self.sockets.at(id).state == SocketState::Lost || self.is_lost_datagram(id)
+        };
         interests.of_set(set).filter(lost).map(|index| interests.at(index).descriptor).collect()
     }
 

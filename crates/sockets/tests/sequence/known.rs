@@ -138,6 +138,12 @@ const SETS_CLOSE: &str = "so an epoll set has no connection any more whose descr
 const URGENT_KEPT: &str =
     "urgent data stands in the stream of a connection that a call waits for whose descriptor was closed";
 
+const LONGER_LATER: &str = "a datagram that is longer than a frame comes by the kernel's socket, and is read after those that came at user level";
+const OWN_DATAGRAMS: &str = "of a UDP socket that several processes have by a fork, and that none had used before, each has a part of the peers: what came \
+     to one another one does not see";
+const GOES_TO_CHILD: &str = "what waits in a UDP socket at user level goes to the child that uses it first: the parent does not see it any more";
+const LOST_AT_EXEC: &str = "what waits in a UDP socket at user level when its process calls exec is lost: the kernel's queue cannot be given it";
+
 /// An entry of the most common kind.
 const fn known(
     step: &'static str,
@@ -158,7 +164,7 @@ const fn within_host(
     Known { place: Some(Place::Host), ..known(step, told, after, reason) }
 }
 
-pub(crate) static KNOWN: [Known; 150] = [
+pub(crate) static KNOWN: [Known; 157] = [
     known(
         "* bind *",
         ("0", "EINVAL"),
@@ -230,6 +236,13 @@ pub(crate) static KNOWN: [Known; 150] = [
     known("* dup# *", ("0", "0; *re* has waited: EBADF*"), &["* dgram *"], CLOSED_UNDER_A_CALL),
     known("* close *", ("0, then EBADF*", "*poll2 *has waited: # *NVAL*"), NONE, CLOSED_UNDER_A_CALL),
     known("* close *", ("0, then EBADF*", "*select *has waited: EBADF*"), NONE, CLOSED_UNDER_A_CALL),
+    known("* re* *", ("#*", "#*"), &["* dgram *", "* send* * *000 *", "* send* *"], LONGER_LATER),
+    known("* re* *", ("#*", "#*"), &["* dgram *", "* writev * # *000", "* send* *"], LONGER_LATER),
+    known("L poll *", ("1 IN+OUT", "1 OUT"), &["L dgram *", "L fork", "C *"], OWN_DATAGRAMS),
+    known("L re* *", ("#*", "EAGAIN"), &["L dgram *", "L fork", "C *"], OWN_DATAGRAMS),
+    known("* re* *", ("#*", "EAGAIN"), &["L dgram *", "L exec"], LOST_AT_EXEC),
+    known("* get * queued", ("#", "0"), &["L dgram *", "L exec"], LOST_AT_EXEC),
+    known("L re* *", ("#*", "waits"), &["L dgram *", "R *send* *", "L fork", "C *"], GOES_TO_CHILD),
     known("* sendmmsg *", ("1 #", "2 # #"), NONE, SENT_BEFORE),
     known("* sendmmsg *", ("1 # SIGPIPE", "2 # #"), &["* hear"], SENT_BEFORE),
     known("* sendmmsg *", ("1 #", "2 # #; *re* has waited: ECONNREFUSED"), &["* dgram *"], SENT_BEFORE),

@@ -1,6 +1,6 @@
 //! Sequences about exec and about descriptors that are passed on, which differed once and must not again, as in [`super::found`].
 
-pub(crate) const PASSED: [(&str, &str); 17] = [
+pub(crate) const PASSED: [(&str, &str); 19] = [
     (
         "seed 80001145: what is refused is so for the next image, too",
         "v4\n\
@@ -267,5 +267,31 @@ pub(crate) const PASSED: [(&str, &str); 17] = [
          M shutdown a 1\n\
          L give a\n\
          M sendfile a 7",
+    ),
+    (
+        "seed 1000002007: what waits in a UDP socket is read by the descriptor that it was passed on as",
+        "v6\n\
+         L dgram a n\n\
+         L bind a 0\n\
+         R dgram a n\n\
+         R bind a 5\n\
+         L connect a 5\n\
+         R connect a 0\n\
+         R thread\n\
+         S send a 1 -\n\
+         L give a\n\
+         L take b\n\
+         L poll b IOPR 0",
+    ),
+    (
+        "seed 1000002427: and an error of what that has sent is told here",
+        "v6\n\
+         L dgram a n\n\
+         L thread\n\
+         M connect a 7\n\
+         M give a\n\
+         L take b\n\
+         M sendto b 7 5 -\n\
+         L recvfrom a 2000 dp",
     ),
 ];

@@ -1,6 +1,6 @@
 //! Sequences about calls that wait, which differed once and must not again, as in [`super::found`].
 
-pub(crate) const WAITS: [(&str, &str); 11] = [
+pub(crate) const WAITS: [(&str, &str); 24] = [
     (
         "seed 40009005: who peeks for all of it does so also when the connection is handed over and the descriptor closed",
         "v4\n\
@@ -189,5 +189,167 @@ pub(crate) const WAITS: [(&str, &str); 11] = [
          L fork\n\
          L close b\n\
          R send a 10 d",
+    ),
+    (
+        "seed 92005096: what waits in a UDP socket when it is added to a set is told with the rest",
+        "v6\n\
+         L dgram a n\n\
+         L bind a 0\n\
+         R dgram a b\n\
+         R sendto a 0 1 d\n\
+         L epoll c\n\
+         L ctl c add a IORE\n\
+         L wait c +",
+    ),
+    (
+        "once, and so it is when it is added for writing, and changed to be told of both",
+        "v4\n\
+         L dgram a n\n\
+         L bind a 0\n\
+         R dgram a b\n\
+         R sendto a 0 1 d\n\
+         L epoll c\n\
+         L ctl c add a OE\n\
+         L wait c 0\n\
+         L ctl c mod a IO1\n\
+         L wait c +\n\
+         L ctl c mod a IOE\n\
+         L wait c +\n\
+         L wait c 0\n\
+         R sendto a 0 1 d\n\
+         L wait c +",
+    ),
+    (
+        "seed 92007127: what EPOLLONESHOT has told of a UDP socket does not make its set readable",
+        "v6\n\
+         L dgram a b\n\
+         L shutdown a 0\n\
+         L epoll c\n\
+         L ctl c add a IOR1\n\
+         L wait c 0\n\
+         L poll2 c d I 0\n\
+         L ctl c mod a IOR1\n\
+         L poll2 c d I 0\n\
+         L wait c 0\n\
+         L poll c I 0\n\
+         L epoll b\n\
+         L ctl b add c IE\n\
+         L wait b 0\n\
+         L ctl c mod a IOR1\n\
+         L wait b 0",
+    ),
+    (
+        "seed 1000000221: a UDP socket that was used before a fork is the kernel's for both, and what waited goes to the child that uses it",
+        "v4\n\
+         L dgram a b\n\
+         L bind a 0\n\
+         R dgram a b\n\
+         R thread\n\
+         L recvfrom a 1 dt\n\
+         S sendto a 0 10 -\n\
+         L fork\n\
+         C poll a IR 0",
+    ),
+    (
+        "seed 1000000957: who reads it",
+        "v6\n\
+         L dgram a n\n\
+         L bind a 0\n\
+         R dgram a b\n\
+         R connect a 0\n\
+         L poll a IR +\n\
+         R sendmsg a 1 d\n\
+         L fork\n\
+         C recvfrom a 30000 dpt",
+    ),
+    (
+        "seed 1000000474: or what comes after the fork",
+        "v6\n\
+         L dgram a n\n\
+         L bind a 0\n\
+         R dgram a n\n\
+         R connect a 0\n\
+         L thread\n\
+         M recvfrom a 30000 p\n\
+         L fork\n\
+         R writev a 1 1\n\
+         C recv a 5 -",
+    ),
+    (
+        "seed 1000001928: and an error is told to who has sent",
+        "v4\n\
+         L dgram a n\n\
+         L connect a 5\n\
+         L fork\n\
+         C sendto a 5 10 d\n\
+         C send a 10 d",
+    ),
+    (
+        "seed 1000000405: shutdown() of one process is another one's, too",
+        "v6\n\
+         L dgram a b\n\
+         L thread\n\
+         L nonblock a 1\n\
+         L fork\n\
+         C shutdown a 1\n\
+         M sendto a 6 10 -",
+    ),
+    (
+        "seed 1000000596: and so is connect()",
+        "v4\n\
+         L dgram a b\n\
+         L bind a 0\n\
+         R dgram a n\n\
+         L fork\n\
+         L connect a 6\n\
+         C recvmmsg a 1 p\n\
+         R sendto a 0 100 -",
+    ),
+    (
+        "seed 1000001773: what answers a datagram of several frames, which the kernel's socket has sent, is told",
+        "v6\n\
+         L dgram a b\n\
+         L connect a 7\n\
+         L sendto a 7 20000 d\n\
+         L sendmmsg a 20000 d",
+    ),
+    (
+        "seed 1000002978: to whatever call comes next",
+        "v4\n\
+         L dgram a b\n\
+         L connect a 6\n\
+         L writev a 2 5000\n\
+         - pause\n\
+         - pause\n\
+         L recvfrom a 30000 dp\n\
+         L recvfrom a 3000 dp",
+    ),
+    (
+        "once",
+        "v4\n\
+         L dgram a b\n\
+         L connect a 7\n\
+         L sendto a 7 5000 d\n\
+         - pause\n\
+         L sendto a 7 1 d\n\
+         L sendto a 7 1 d\n\
+         L recv a 10 d\n\
+         L sendto a 7 1 d\n\
+         L sendto a 7 1 d\n\
+         - pause\n\
+         L sendto a 7 1 d",
+    ),
+    (
+        "seed 1000022931: an error is told to whoever asks first of parent and child",
+        "v4\n\
+         L dgram a n\n\
+         L bind a 0\n\
+         L connect a 5\n\
+         L thread\n\
+         L fork\n\
+         M send a 0 -\n\
+         C epoll b\n\
+         C ctl b add a IE1\n\
+         M recvmmsg a 2000 p",
     ),
 ];

@@ -7,6 +7,7 @@ use overfly_engine::{Instant, Report, UdpId, Unreachable};
 use rustix::io::Errno;
 
 use crate::options::wants;
+use crate::told;
 
 /// What a datagram takes of SO_RCVBUF besides its payload: about what Linux counts for one of a small frame
 /// (SKB_TRUESIZE() in include/linux/skbuff.h).
@@ -116,13 +117,31 @@ pub(crate) struct Datagrams {
     pub(crate) kernel_ready: bool,
     /// What the kernel's socket has came before the process took part in the port: it is read before the rest.
     pub(crate) kernel_first: bool,
+    /// An ancestor has it, and what waits there.
+    pub(crate) lost: bool,
+    /// The kernel's socket is all that it is, for all processes that have it: nothing comes here any more.
+    pub(crate) of_all: bool,
+    /// The kernel's name of its socket, once somebody has asked.
+    pub(crate) cookie: Option<u64>,
+    /// Whether one of the processes that have it by a fork has connected or shut it since.
+    pub(crate) changed: Option<told::Error>,
 }
 
 impl Datagrams {
     /// What has come, and where it stands, is another process's.
     pub(crate) fn forget_all_but_settings(&mut self) {
-        let Self { connected, wants, segment_len, pieces_above, .. } = *self;
-        *self = Self { connected, wants, segment_len, pieces_above, ..Self::default() };
+        let Self { connected, wants, segment_len, pieces_above, lost, of_all, changed, cookie, .. } = *self;
+        *self = Self {
+            connected,
+            wants,
+            segment_len,
+            pieces_above,
+            lost,
+            of_all,
+            changed,
+            cookie,
+            ..Self::default()
+        };
     }
 
     /// How many of those that wait are read as one into `room` bytes, and their bytes: no more than fit, as nobody can tell
