@@ -49,10 +49,13 @@ impl Process {
             return Ok(());
         }
         let outcome = self.try_hand_over(id);
-        let is_nothing = |socket: &Socket| socket.state == SocketState::Ended && socket.receive.is_empty();
+        let is_nothing = self.stack.is_over(id) && self.stack.socket(id).receive.is_empty();
         match &outcome {
             Ok(()) => self.statistics.handovers += 1,
-            Err(_) if is_nothing(self.stack.socket(id)) => {
+            // There is nothing to move but that it was shut (a broker cannot bind what the program has bound since).
+            Err(_) if is_nothing => {
+                let backing = kernel::borrow(self.stack.socket(id).descriptor);
+                let _ = rustix::net::shutdown(backing, rustix::net::Shutdown::Both);
                 self.moved(id);
                 return Ok(());
             }

@@ -8,10 +8,11 @@ use rustix::io::Errno;
 
 use super::{descriptors_ran_out, forget_stale};
 use crate::calls::{Answer, CLOSED};
+use crate::interest::bits;
 use crate::kernel::{self, now};
 use crate::process::contexts::{are_several, of};
 use crate::process::{For, Process, Woken, leave_to_kernel, listens_now, spin_until, wait};
-use crate::socket::{Arrival, SocketId, presented};
+use crate::socket::{Arrival, SocketId, SocketState, presented};
 use crate::sys;
 use crate::table::{self, Entry};
 
@@ -179,6 +180,19 @@ fn accept_from_kernel(descriptor: i32, flags: i32) -> Result<Accepted, Errno> {
         .and_then(|remote| SocketAddr::try_from(remote).ok())
         .unwrap_or(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0));
     Ok(Accepted { descriptor: accepted.into_raw_fd(), remote })
+}
+
+/// What the kernel's socket of a listener, or of a UDP socket, is ready for. Returns whether it listens no more: another process that has
+/// it has ended that (connect() to AF_UNSPEC, shutdown()).
+pub(crate) fn kernel_says(process: &mut Process, id: SocketId, events: u32) -> bool {
+    let socket = process.stack.socket(id);
+    let ended = socket.state == SocketState::Listening && events & bits::HUP != 0;
+    if ended {
+        stopped_listening(process, id, socket.descriptor);
+    } else {
+        process.stack.kernel_ready(id);
+    }
+    ended
 }
 
 /// The kernel's socket listens no more: the socket is what it was before listen().
