@@ -158,7 +158,7 @@ const fn within_host(
     Known { place: Some(Place::Host), ..known(step, told, after, reason) }
 }
 
-pub(crate) static KNOWN: [Known; 150] = [
+pub(crate) static KNOWN: [Known; 153] = [
     known(
         "* bind *",
         ("0", "EINVAL"),
@@ -255,6 +255,12 @@ pub(crate) static KNOWN: [Known; 150] = [
     known("* writev * # #", (SENT_AT_ONCE, FIRST_SEGMENT), &["* re* *", "* writev *"], IN_SEGMENTS),
     known("* send* * #000 *", (SENT_AT_ONCE, FIRST_SEGMENT), &["* re* *", "* send* *"], IN_SEGMENTS),
     known("* send* * dm", (READ_ALL, READ_SEGMENTS), READS_ALL, HELD_BACK),
+    known(
+        "* send* * dm",
+        ("3000; *recvmmsg * has waited: 1 3000 *", "3000; *recvmmsg * has waited: 1 28# *"),
+        READS_ALL,
+        HELD_BACK,
+    ),
     known("* send* * dm", (READ_SEGMENTS, READ_ALL), READS_ALL, HELD_BACK),
     known("* set * v6only *", ("0", "EINVAL"), &["* connect *"], FREE_ALREADY),
     known("* sendmmsg *", ("2 # #; * has waited: *", "2 # #; * has waited: *"), NONE, ONE_OR_BOTH),
@@ -384,6 +390,8 @@ pub(crate) static KNOWN: [Known; 150] = [
     within_host("* send* *", ("EPIPE", "ECONNRESET"), CLOSED_GIVEN_AND_SHUT, ONE_END),
     within_host("* writev *", ("EPIPE", "ECONNRESET"), CLOSED_GIVEN_AND_SHUT, ONE_END),
     within_host("* get * error", ("0", "ECONNRESET"), CLOSED_GIVEN_AND_SHUT, ONE_END),
+    within_host("* recvmmsg *", ("# 0 *", "ECONNRESET"), CLOSED_GIVEN_AND_SHUT, ONE_END),
+    within_host("* re* *", ("0 *", "ECONNRESET"), CLOSED_GIVEN_AND_SHUT, ONE_END),
     known("* shutdown *", ("0", "ENOTCONN"), SHUT_AND_READ, PROBED),
     known("* send* *", ("EPIPE", "ECONNRESET"), SHUT_AND_READ, PROBED),
     known("* drain *", ("0", "ECONNRESET"), SHUT_AND_READ, PROBED),

@@ -93,11 +93,14 @@ pub(crate) fn accept(descriptor: i32, flags: i32) -> Answer<Accepted> {
         }
         let Some(listening) = &guard.stack.socket(id).listening else { return Answer::error(Errno::INVAL) };
         if listening.kernel_ready || listening.kernel_watched == 0 {
-            if waits {
+            let is_forced = listening.forced_nonblocking;
+            if waits && is_forced {
                 // Whoever shares the listener may have set it back.
                 kernel::set_nonblocking(descriptor, true);
             }
-            match accept_from_kernel(descriptor, flags) {
+            // It blocks if another thread has called exec().
+            let may_block = waits && !is_forced && !kernel::is_readable(descriptor);
+            match if may_block { Err(Errno::AGAIN) } else { accept_from_kernel(descriptor, flags) } {
                 Err(Errno::AGAIN) => {
                     if let Some(listening) = &mut guard.stack.socket_mut(id).listening {
                         listening.kernel_ready = false;
