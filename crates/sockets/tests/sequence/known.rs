@@ -158,7 +158,7 @@ const fn within_host(
     Known { place: Some(Place::Host), ..known(step, told, after, reason) }
 }
 
-pub(crate) static KNOWN: [Known; 153] = [
+pub(crate) static KNOWN: [Known; 154] = [
     known(
         "* bind *",
         ("0", "EINVAL"),
@@ -254,6 +254,7 @@ pub(crate) static KNOWN: [Known; 153] = [
     known("* re* d*", ("#*", "EAGAIN"), &["* send * do"], URGENT_AGAIN),
     known("* writev * # #", (SENT_AT_ONCE, FIRST_SEGMENT), &["* re* *", "* writev *"], IN_SEGMENTS),
     known("* send* * #000 *", (SENT_AT_ONCE, FIRST_SEGMENT), &["* re* *", "* send* *"], IN_SEGMENTS),
+    known("* sendfile * #000", (SENT_AT_ONCE, FIRST_SEGMENT), &["* re* *", "* sendfile *"], IN_SEGMENTS),
     known("* send* * dm", (READ_ALL, READ_SEGMENTS), READS_ALL, HELD_BACK),
     known(
         "* send* * dm",

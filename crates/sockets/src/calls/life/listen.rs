@@ -125,7 +125,8 @@ pub(crate) fn accept(descriptor: i32, flags: i32) -> Answer<Accepted> {
                 continue;
             }
         }
-        if !waits {
+        // Where a handler has run the kernel begins the call anew: another thread may have set O_NONBLOCK.
+        if !waits || guard.stack.socket(id).nonblocking && sys::interrupted(since, false) {
             return Answer::error(Errno::AGAIN);
         }
         guard.leaves_event_loop();
