@@ -1,6 +1,6 @@
 //! Sequences about exec and about descriptors that are passed on, which differed once and must not again, as in [`super::found`].
 
-pub(crate) const PASSED: [(&str, &str); 22] = [
+pub(crate) const PASSED: [(&str, &str); 23] = [
     (
         "seed 80001145: what is refused is so for the next image, too",
         "v4\n\
@@ -343,5 +343,21 @@ pub(crate) const PASSED: [(&str, &str); 22] = [
          M accept a c n\n\
          L exec\n\
          L accept a e b",
+    ),
+    (
+        "seed 93006011: what was accepted at any address, ended by AF_UNSPEC and passed on has no address of its own",
+        "host\n\
+         L socket a b6\n\
+         L bind a 0 any\n\
+         L listen a 8\n\
+         L poll a I 0\n\
+         R socket a n6\n\
+         R connect a 0\n\
+         L accept a b n\n\
+         L unconnect b\n\
+         L give b\n\
+         L take c\n\
+         L get c name\n\
+         L get c error",
     ),
 ];

@@ -93,25 +93,9 @@ pub(crate) fn accept(descriptor: i32, flags: i32) -> Answer<Accepted> {
         }
         let Some(listening) = &guard.stack.socket(id).listening else { return Answer::error(Errno::INVAL) };
         if listening.kernel_ready || listening.kernel_watched == 0 {
-            let is_forced = listening.forced_nonblocking;
-            if waits && is_forced {
-                // Whoever shares the listener may have set it back.
-                kernel::set_nonblocking(descriptor, true);
-            }
-            // It blocks if another thread has called exec().
-            let may_block = waits && !is_forced && !kernel::is_readable(descriptor);
-            match if may_block { Err(Errno::AGAIN) } else { accept_from_kernel(descriptor, flags) } {
-                Err(Errno::AGAIN) => {
-                    if let Some(listening) = &mut guard.stack.socket_mut(id).listening {
-                        listening.kernel_ready = false;
-                    }
-                }
+            match accept_in_kernel(&mut guard, id, descriptor, flags) {
+                Err(Errno::AGAIN) => {}
                 Ok(accepted) => {
-                    guard.statistics.kernel_accepts += 1;
-                    if let Some(listening) = &mut guard.stack.socket_mut(id).listening {
-                        // With nothing more there, select() must not say that there is, or a blocking accept() would wait.
-                        listening.kernel_ready = kernel::is_readable(descriptor);
-                    }
                     drop(guard);
                     forget_stale(accepted.descriptor);
                     return Answer::ok(accepted);
@@ -174,6 +158,36 @@ fn accept_arrival(
     process.apply_settings(descriptor, listener);
     let v6 = process.stack.socket(listener).v6;
     Accepted { descriptor, remote: presented(remote, v6, process.interface_index) }
+}
+
+/// What waits at the kernel's socket of a listener.
+fn accept_in_kernel(
+    process: &mut Process,
+    id: SocketId,
+    descriptor: i32,
+    flags: i32,
+) -> Result<Accepted, Errno> {
+    let socket = process.stack.socket_mut(id);
+    let blocks = !socket.nonblocking;
+    let Some(listening) = &mut socket.listening else { return Err(Errno::INVAL) };
+    if blocks && listening.forced_nonblocking {
+        // Whoever shares the listener may have set it back.
+        kernel::set_nonblocking(descriptor, true);
+    }
+    // Where another thread has called exec() it blocks.
+    if blocks && !listening.forced_nonblocking && !kernel::is_readable(descriptor) {
+        listening.kernel_ready = false;
+        return Err(Errno::AGAIN);
+    }
+    let outcome = accept_from_kernel(descriptor, flags);
+    match &outcome {
+        Err(Errno::AGAIN) => listening.kernel_ready = false,
+        // With nothing more there, select() must not say that there is, or a blocking accept() would wait.
+        Ok(_) => listening.kernel_ready = kernel::is_readable(descriptor),
+        Err(_) => {}
+    }
+    process.statistics.kernel_accepts += u64::from(outcome.is_ok());
+    outcome
 }
 
 fn accept_from_kernel(descriptor: i32, flags: i32) -> Result<Accepted, Errno> {
