@@ -158,7 +158,7 @@ const fn within_host(
     Known { place: Some(Place::Host), ..known(step, told, after, reason) }
 }
 
-pub(crate) static KNOWN: [Known; 154] = [
+pub(crate) static KNOWN: [Known; 155] = [
     known(
         "* bind *",
         ("0", "EINVAL"),
@@ -237,6 +237,12 @@ pub(crate) static KNOWN: [Known; 154] = [
     known("* sendmmsg *", ("1 #", "2 # #; *poll* has waited: *ERR*"), &["* dgram *"], SENT_BEFORE),
     known("* sendmmsg *", ("1 #", "1 #; *select * has waited: 1*"), &["* dgram *"], ERROR_BEFORE),
     known("* sendmmsg *", ("1 #", "1 #; *poll* has waited: *ERR*"), &["* dgram *"], ERROR_BEFORE),
+    known(
+        "* send * do",
+        ("1", "1; *send * 3000000 - has waited: *"),
+        &["* send * 3000000 -", "* send * do"],
+        ANOTHER_QUEUE,
+    ),
     known("* send * do", ("#; *splice * has waited: 0*", "#*"), &["* splice *", "* close *"], URGENT_KEPT),
     known("* wait * 0", ("1 *:OUT", "0"), &["* re* *", "* ctl * add *", "* close *"], SETS_CLOSE),
     known("* splice *", ("0", "waits"), &["* send * do"], URGENT_AGAIN),
