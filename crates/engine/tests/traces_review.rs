@@ -6,7 +6,7 @@ mod harness;
 use std::net::SocketAddrV4;
 use std::time::Duration;
 
-use harness::script::{ACK, FIN, PSH, SYN, Script};
+use harness::script::{ACK, FIN, PSH, RST, SYN, Script};
 use harness::{CLIENT, Faults, Network, SERVER, config};
 use overfly_engine::{Failure, State};
 
@@ -225,4 +225,24 @@ fn a_scan_of_the_link_leaves_nothing_behind() {
     // Each next hop is remembered for a second, so that nobody is asked for more often.
     s.wait_ms(1000);
     assert_eq!((s.frames().len(), s.host.engine.next_deadline()), (0, None));
+}
+
+// --- an owner that neither reads nor writes any more ------------------------------------------------------
+
+#[test]
+fn data_that_nobody_wants_resets_with_a_fin_behind_it_too() {
+    // Found by `xtask compare-calls`: with the FIN taken the flow was in TIME-WAIT, and the peer never heard.
+    for flags in [PSH | ACK, FIN | PSH | ACK] {
+        let mut s = Script::new();
+        let flow = s.passive_open();
+        s.host.engine.shutdown(flow);
+        s.expect(&[(FIN | ACK, 1, 1, 0)]);
+        s.inject(ACK, 1, 2, 0, 65_535);
+        assert_eq!(s.state(flow), State::FinWait2);
+        s.host.owner.unwanted = true;
+        s.inject(flags, 1, 2, 100, 65_535);
+        s.expect(&[(RST | ACK, 2, 1, 0)]);
+        let stream = &s.host.owner.past[0];
+        assert_eq!((stream.remote_closed, stream.failed, s.host.engine.flows()), (false, None, 0));
+    }
 }

@@ -231,6 +231,8 @@ pub(crate) struct Socket {
     pub(crate) disconnected: bool,
     /// Accepted, rather than connected.
     pub(crate) passive: bool,
+    /// Accepted by a listener at any address: AF_UNSPEC makes it forget its own.
+    pub(crate) at_any: bool,
     /// How often the process had forked when it was accepted or connected.
     pub(crate) forks: u32,
     /// Of a lost connection: which ancestor has it.
@@ -291,6 +293,7 @@ impl Socket {
             disconnecting: false,
             disconnected: false,
             passive: false,
+            at_any: false,
             forks: 0,
             ancestor: 0,
             queued: false,
@@ -349,6 +352,8 @@ impl Socket {
     /// Other processes will have the connection's end as well.
     pub(crate) fn share_end(&mut self) {
         self.catch_up();
+        // It is what the kernel's socket is once one of them has been told its error.
+        self.shared |= self.disconnected;
         if !self.receive.is_empty() && self.reads_of_several.is_none() {
             self.reads_of_several = told::Reads::new();
         }

@@ -11,8 +11,8 @@ use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 use overfly_engine::{
-    Config, Datagram, Engine, Error, Event, Failure, FlowId, Instant, ListenerId, Owner, Report, UdpId,
-    Unreachable,
+    Config, Datagram, Engine, Error, Event, Failure, FlowId, Instant, ListenerId, Owner, Report, UNWANTED,
+    UdpId, Unreachable,
 };
 pub use overfly_testing::Random;
 use overfly_wire::checksum::Sum;
@@ -127,6 +127,8 @@ pub struct Recorder {
     pub past: Vec<Stream>,
     /// Deliveries are consumed at once, or held until the test reads them.
     pub hold: bool,
+    /// Nothing more is read, of whatever flow.
+    pub unwanted: bool,
     /// Segments with urgent data are somebody else's.
     pub leaves_urgent: bool,
     /// Payload is neither made nor kept, only counted: for measurements of many bytes.
@@ -185,6 +187,9 @@ impl Owner for Recorder {
     fn deliver(&mut self, flow: FlowId, data: &[u8]) -> usize {
         let stream = self.streams.get_mut(&flow).expect("a flow that this owner knows");
         assert!(!stream.remote_closed && !stream.released, "data after the end");
+        if self.unwanted {
+            return UNWANTED;
+        }
         stream.received_bytes += data.len() as u64;
         if !self.count_only {
             stream.received.extend_from_slice(data);

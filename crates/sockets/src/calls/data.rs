@@ -306,7 +306,7 @@ pub(crate) fn send_file(descriptor: i32, file: i32, offset: Option<&mut i64>, co
     if file < 0 {
         return Answer::error(Errno::BADF);
     }
-    let answer = send_from(descriptor, count, false, |space| match &mut position {
+    let answer = send_from(descriptor, count, false, false, |space| match &mut position {
         Some(position) => {
             let read = rustix::io::pread(kernel::borrow(file), space, *position)?;
             *position += read as u64;
@@ -321,19 +321,27 @@ pub(crate) fn send_file(descriptor: i32, file: i32, offset: Option<&mut i64>, co
 }
 
 /// splice() from a pipe that has something: what is there goes, and no more is waited for. With nothing there, since somebody
-/// else has read it, 0.
-pub(crate) fn send_from_pipe(descriptor: i32, pipe: i32, count: usize, nonblocking: bool) -> Answer<usize> {
-    send_from(descriptor, count, nonblocking, |space| match kernel::read_at_once(pipe, space) {
+/// else has read it, 0. `more` is SPLICE_F_MORE.
+pub(crate) fn send_from_pipe(
+    descriptor: i32,
+    pipe: i32,
+    count: usize,
+    nonblocking: bool,
+    more: bool,
+) -> Answer<usize> {
+    send_from(descriptor, count, nonblocking, more, |space| match kernel::read_at_once(pipe, space) {
         Err(Errno::AGAIN) => Ok(0),
         outcome => outcome,
     })
 }
 
-/// Sends what `produce` writes into the space that it is given, until it has no more. It must not wait: the lock is held.
+/// Sends what `produce` writes into the space that it is given, until it has no more. It must not wait: the lock is held. What MSG_MORE has
+/// held back goes with it, unless `more` follows.
 fn send_from(
     descriptor: i32,
     count: usize,
     dont_wait: bool,
+    more: bool,
     mut produce: impl FnMut(&mut [u8]) -> Result<usize, Errno>,
 ) -> Answer<usize> {
     let mut hold = Hold::new();
@@ -353,6 +361,7 @@ fn send_from(
             Ok(0) => break Ok(()),
             Ok(sent) => {
                 done += sent;
+                guard.stack.more_follows(id, more);
                 WakeOnDrop(&mut guard).0.output();
                 if done >= count || nonblocking {
                     break Ok(());

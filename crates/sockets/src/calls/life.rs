@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use self::close::close_set;
 pub(crate) use self::close::{about_to_replace, close, close_range, shutdown};
 pub(crate) use self::connect::{connect, disconnect, open_fast};
-pub(crate) use self::listen::{accept, listened};
+pub(crate) use self::listen::{accept, kernel_says, listened};
 use super::{Answer, CLOSED, datagram, lock_entry};
 use crate::kernel;
 use crate::process::contexts::{self, at, at_own};
@@ -166,8 +166,9 @@ pub(crate) fn name(descriptor: i32, remote: bool) -> Answer<SocketAddr> {
         // An address that the program has not chosen goes with the connection (inet_reset_saddr() in Linux, net/ipv4/af_inet.c). What was
         // accepted has no port in the kernel.
         SocketState::Ended if socket.disconnected => {
-            let bound = kernel::local_address(descriptor).filter(|bound| bound.port() != 0);
-            let bound = bound.map_or(socket.local.ip(), |bound| bound.ip());
+            let bound = kernel::local_address(descriptor);
+            let has_own = |bound: &SocketAddr| socket.at_any || bound.port() != 0;
+            let bound = bound.filter(has_own).map_or(socket.local.ip(), |bound| bound.ip());
             presented(SocketAddr::new(bound, socket.local.port()))
         }
         SocketState::Connected | SocketState::Connecting | SocketState::Ended | SocketState::Lost => {

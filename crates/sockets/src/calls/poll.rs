@@ -7,6 +7,7 @@ use overfly_profile::options::Waiting;
 use rustix::io::Errno;
 
 use super::control::expose;
+use super::life::kernel_says;
 use super::wait::Masked;
 use super::{Answer, used};
 use crate::kernel::now;
@@ -318,7 +319,7 @@ impl Poll<'_> {
             {
                 let process = self.rounds.enter(id.context());
                 if matches!(process.stack.socket(id).state, SocketState::Listening | SocketState::Datagram) {
-                    process.stack.kernel_ready(id);
+                    kernel_says(process, id, u32::from(kernel.revents as u16));
                 }
             }
         }

@@ -8,6 +8,7 @@ use overfly_engine::Instant;
 use overfly_profile::options::Waiting;
 use rustix::io::Errno;
 
+use super::life::kernel_says;
 use super::{Answer, CLOSED};
 use crate::interest::{SetId, bits};
 use crate::kernel::now;
@@ -357,8 +358,12 @@ impl Wait {
             // Of several each has said it when it was looked at.
             self.rounds.enter(self.own).signal_exposed();
         }
-        let count = self.ask_kernel(Some(0))?;
-        self.heed(count, adds);
+        let (count, before) = (self.ask_kernel(Some(0))?, self.found.count);
+        if self.heed(count, adds) && self.found.count == before {
+            // What it says of what was a listener is the program's now.
+            let count = self.ask_kernel(Some(0))?;
+            self.heed(count, adds);
+        }
         Ok(())
     }
 
@@ -377,9 +382,9 @@ impl Wait {
     }
 
     /// Leaves the program's own events where the kernel has written them, and takes those of listeners' kernel sockets as news of the
-    /// listener.
-    fn heed(&mut self, count: usize, adds: bool) {
-        let first = self.found.count;
+    /// listener. Returns whether one of them listens no more.
+    fn heed(&mut self, count: usize, adds: bool) -> bool {
+        let (first, mut ended) = (self.found.count, false);
         for index in first..first + count {
             // SAFETY: the kernel has written it. What is found is put at `index` at most.
             let event = unsafe { self.found.records.add(index).read_unaligned() };
@@ -388,7 +393,7 @@ impl Wait {
                 Tag::Program => self.found.put(bits, data),
                 Tag::Stack => {}
                 Tag::Listener(id) => {
-                    self.rounds.enter(id.context()).stack.kernel_ready(id);
+                    ended |= kernel_says(self.rounds.enter(id.context()), id, bits);
                     if adds {
                         self.add_ready(id);
                     }
@@ -398,6 +403,7 @@ impl Wait {
                 }
             }
         }
+        ended
     }
 
     /// Adds what a socket is ready for. What is told once only is the next call's: it is listed.

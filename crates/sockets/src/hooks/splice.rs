@@ -41,7 +41,7 @@ pub unsafe extern "C-unwind" fn splice(
         return in_kernel();
     }
     if connections.1 {
-        return splice_to_connection(from, to, length, at_once, in_kernel);
+        return splice_to_connection(from, to, length, flags, in_kernel);
     }
     splice_from_connection(from, to, length, at_once, in_kernel)
 }
@@ -85,9 +85,10 @@ fn splice_to_connection(
     from: c_int,
     to: c_int,
     length: size_t,
-    at_once: bool,
+    flags: c_uint,
     in_kernel: impl FnOnce() -> ssize_t,
 ) -> ssize_t {
+    let [at_once, more] = [libc::SPLICE_F_NONBLOCK, libc::SPLICE_F_MORE].map(|flag| flags & flag != 0);
     if crate::kernel::pipe_size(from).is_err() {
         // Neither end is a pipe: the kernel says so.
         return in_kernel();
@@ -99,7 +100,7 @@ fn splice_to_connection(
             Ok(false) => return 0,
             Err(error) => return count(Err(error)),
         }
-        match data::send_from_pipe(to, from, length, at_once) {
+        match data::send_from_pipe(to, from, length, at_once, more) {
             Answer::Kernel => return in_kernel(),
             // Somebody else has read it.
             Answer::Done(Ok(0)) if length > 0 => {}

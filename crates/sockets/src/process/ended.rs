@@ -47,6 +47,7 @@ impl Ended {
             socket.disconnecting,
             socket.disconnected,
             socket.passive,
+            socket.at_any,
         ];
         let truths = truths.iter().enumerate().map(|(bit, truth)| u32::from(*truth) << bit).sum();
         let (error_of_several, reads_of_several) = (socket.error_of_several, socket.reads_of_several);
@@ -64,6 +65,7 @@ impl Ended {
             &mut socket.disconnecting,
             &mut socket.disconnected,
             &mut socket.passive,
+            &mut socket.at_any,
         ];
         truths.into_iter().enumerate().for_each(|(bit, truth)| *truth = self.truths & 1 << bit != 0);
         (socket.error, socket.error_of_several) = (self.error, self.error_of_several);

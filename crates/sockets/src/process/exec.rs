@@ -19,6 +19,10 @@ pub(crate) fn before_exec() {
         let listeners: Vec<_> = process.stack.listeners().collect();
         for &id in &listeners {
             process.restore_blocking(id, process.stack.socket(id).descriptor);
+            if let Some(listening) = &mut process.stack.socket_mut(id).listening {
+                // A thread that waits in accept() until the next image is there leaves it so.
+                listening.forced_nonblocking = false;
+            }
         }
         if !process.stack.is_running() {
             return;

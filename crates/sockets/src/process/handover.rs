@@ -49,10 +49,13 @@ impl Process {
             return Ok(());
         }
         let outcome = self.try_hand_over(id);
-        let is_nothing = |socket: &Socket| socket.state == SocketState::Ended && socket.receive.is_empty();
+        let is_nothing = self.stack.is_over(id) && self.stack.socket(id).receive.is_empty();
         match &outcome {
             Ok(()) => self.statistics.handovers += 1,
-            Err(_) if is_nothing(self.stack.socket(id)) => {
+            // There is nothing to move but that it was shut (a broker cannot bind what the program has bound since).
+            Err(_) if is_nothing => {
+                let backing = kernel::borrow(self.stack.socket(id).descriptor);
+                let _ = rustix::net::shutdown(backing, rustix::net::Shutdown::Both);
                 self.moved(id);
                 return Ok(());
             }
@@ -67,11 +70,18 @@ impl Process {
     /// The kernel's socket is reset and in no connection, as one that AF_UNSPEC has ended: it says so to whoever asks first.
     fn disconnect_in_kernel(&mut self, id: SocketId) -> Result<(), String> {
         let Some((mut connection, socket)) = self.stack.export_ended(id) else { return Ok(()) };
-        let descriptor = kernel::borrow(socket.descriptor);
-        connection.local_port = kernel::local_address(socket.descriptor).map_or(0, |bound| bound.port());
+        let (number, at_any) = (socket.descriptor, socket.at_any);
+        let (descriptor, bound) = (kernel::borrow(number), kernel::local_address(number));
+        connection.local_port = bound.map_or(0, |bound| bound.port());
         let file = to_file(&connection, socket)?;
         self.move_ends(&[PairEnd { socket: descriptor, file: file.as_fd(), holder: descriptor }])?;
-        rustix::net::connect_unspec(descriptor).map_err(|error| error.to_string())
+        rustix::net::connect_unspec(descriptor).map_err(|error| error.to_string())?;
+        if let Some(any) = bound.filter(|any| at_any && any.port() == 0) {
+            // It forgets the address that the broker has bound, as that was not bound by the program.
+            let _ = rustix::net::bind(descriptor, &any);
+            kernel::forget_port(number);
+        }
+        Ok(())
     }
 
     /// What no answer has come to yet, or a refusal that no call has told, the kernel connects from the beginning: there is no connection that

@@ -258,9 +258,12 @@ impl<T: Link> Stack<T> {
 
     /// The oldest connection that waits at the listener, now held by `descriptor`.
     pub fn accept(&mut self, listener: SocketId, descriptor: i32, nonblocking: bool) -> Option<SocketId> {
-        let id = self.sockets.at_mut(listener).listening.as_mut()?.queue.pop_front()?;
+        let listening = self.sockets.at_mut(listener).listening.as_mut()?;
+        let id = listening.queue.pop_front()?;
+        let at_any = listening.joined.iter().any(|joined| joined.ip().is_unspecified());
         self.accepts += 1;
         let socket = self.sockets.at_mut(id);
+        socket.at_any = at_any;
         socket.queued = false;
         socket.references = 1;
         socket.descriptor = descriptor;

@@ -63,7 +63,6 @@ impl<T: Link> Stack<T> {
         for id in over {
             let socket = self.sockets.at_mut(id);
             socket.customized = true;
-            socket.shared |= socket.disconnected;
             socket.share_end();
         }
         for id in self.sockets.ids() {

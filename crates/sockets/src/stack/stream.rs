@@ -43,7 +43,7 @@ impl<T: Link> Stack<T> {
         socket.take_error();
         socket.state = SocketState::Connecting;
         socket.forks = self.forks;
-        socket.passive = false;
+        (socket.passive, socket.at_any) = (false, false);
         socket.local = local;
         socket.remote = remote;
         self.settle(id, &Settings::DEFAULT, settings);
@@ -261,6 +261,15 @@ impl<T: Link> Stack<T> {
 
     /// shutdown(). Errors as Linux has them.
     pub fn shutdown(&mut self, id: SocketId, read: bool, write: bool) -> Result<(), Errno> {
+        let outcome = self.shut(id, read, write);
+        // Whoever waits looks again, also where nothing can be shut any more (inet_shutdown() in Linux, net/ipv4/af_inet.c).
+        let all = bits::IN | bits::OUT | bits::RDNORM | bits::WRNORM | bits::RDHUP | bits::ERR | bits::HUP;
+        self.sockets.wake(id, all);
+        outcome
+    }
+
+    /// As [`Stack::shutdown`], and nobody hears of it: the descriptor is about to be closed.
+    pub(crate) fn shut(&mut self, id: SocketId, read: bool, write: bool) -> Result<(), Errno> {
         let over = self.is_over(id);
         let socket = self.sockets.at_mut(id);
         socket.read_shut |= read;
@@ -272,9 +281,6 @@ impl<T: Link> Stack<T> {
         {
             interface.engine.shutdown(flow);
         }
-        // Whoever waits looks again, also where nothing can be shut any more (inet_shutdown() in Linux, net/ipv4/af_inet.c).
-        let all = bits::IN | bits::OUT | bits::RDNORM | bits::WRNORM | bits::RDHUP | bits::ERR | bits::HUP;
-        self.sockets.wake(id, all);
         if over { Err(Errno::NOTCONN) } else { Ok(()) }
     }
 
@@ -292,13 +298,14 @@ impl<T: Link> Stack<T> {
     }
 
     /// For how long the last close() of a socket waits until its peer has everything (SO_LINGER); `None` if it has, or if unread
-    /// data will make the close a reset.
+    /// data will make the close a reset, or if a call that waits keeps it open.
     pub(crate) fn lingers(&self, id: SocketId) -> Option<Duration> {
         use overfly_engine::State::{CloseWait, Closing, Established, FinWait1, LastAck};
         let socket = self.sockets.at(id);
-        let time = socket.settings.linger.filter(|time| !time.is_zero() && socket.references == 1)?;
+        let time = socket.settings.linger.filter(|time| !time.is_zero())?;
+        let is_last = socket.references == 1 && socket.holders == 0;
         let open = matches!(self.info(id)?.state, Established | CloseWait | FinWait1 | Closing | LastAck);
-        (open && socket.receive.is_empty()).then_some(time)
+        (is_last && open && socket.receive.is_empty()).then_some(time)
     }
 
     /// Bytes that were written and not acknowledged, and those of them that were not sent.

@@ -1,6 +1,6 @@
 //! Sequences of some kind (see `script/kinds.rs`), which differed once and must not again, as in [`super::found`].
 
-pub(crate) const KINDS: [(&str, &str); 22] = [
+pub(crate) const KINDS: [(&str, &str); 27] = [
     (
         "seed 85000170: a datagram that came before the process took part in its port is read before those that came later",
         "v4\n\
@@ -264,5 +264,74 @@ pub(crate) const KINDS: [(&str, &str); 22] = [
          L shutdown b 1\n\
          M poll a I -\n\
          L sendmmsg b 5 d",
+    ),
+    (
+        "seed 89061638: what was held back, and comes with a FIN, resets who has shut both ways",
+        "host\n\
+         R socket a b\n\
+         R bind a 5\n\
+         R listen a 8\n\
+         R poll a I 0\n\
+         L socket a b\n\
+         L connect a 5\n\
+         R accept a b n\n\
+         R shutdown b 2\n\
+         L send a 3000 dm\n\
+         L shutdown a 1\n\
+         L poll2 a a IO +",
+    ),
+    (
+        "seed 89062973: and that one hears of it, rather than of the FIN",
+        "host\n\
+         R socket a b\n\
+         R bind a 5\n\
+         R listen a 8\n\
+         R poll a I 0\n\
+         L socket a b\n\
+         L connect a 5\n\
+         R accept a b n\n\
+         R shutdown b 2\n\
+         L set a cork 1\n\
+         L send a 100 d\n\
+         L shutdown a 1\n\
+         R recv b 1 d",
+    ),
+    (
+        "seed 89066040: splice() from a pipe sends what MSG_MORE has held back",
+        "v4\n\
+         R socket a b\n\
+         R bind a 5\n\
+         R listen a 8\n\
+         L socket a b\n\
+         L connect a 5\n\
+         R accept a b n\n\
+         L send a 5 dm\n\
+         L sendpipe a 7\n\
+         R recv b 100 d",
+    ),
+    (
+        "so does sendfile()",
+        "v6\n\
+         R socket a b\n\
+         R bind a 5\n\
+         R listen a 8\n\
+         L socket a b\n\
+         L connect a 5\n\
+         R accept a b n\n\
+         L send a 5 dm\n\
+         L sendfile a 7\n\
+         R recv b 100 d",
+    ),
+    (
+        "seed 92004502: close() does not wait for SO_LINGER while another thread's call keeps the connection open",
+        "v6\n\
+         R socket a n\n\
+         R bind a 5\n\
+         R listen a 8\n\
+         L socket a b\n\
+         L connect a 5\n\
+         L thread\n\
+         M send a 3000000 -\n\
+         L leave a",
     ),
 ];

@@ -164,7 +164,7 @@ const fn within_host(
     Known { place: Some(Place::Host), ..known(step, told, after, reason) }
 }
 
-pub(crate) static KNOWN: [Known; 157] = [
+pub(crate) static KNOWN: [Known; 162] = [
     known(
         "* bind *",
         ("0", "EINVAL"),
@@ -250,6 +250,12 @@ pub(crate) static KNOWN: [Known; 157] = [
     known("* sendmmsg *", ("1 #", "2 # #; *poll* has waited: *ERR*"), &["* dgram *"], SENT_BEFORE),
     known("* sendmmsg *", ("1 #", "1 #; *select * has waited: 1*"), &["* dgram *"], ERROR_BEFORE),
     known("* sendmmsg *", ("1 #", "1 #; *poll* has waited: *ERR*"), &["* dgram *"], ERROR_BEFORE),
+    known(
+        "* send * do",
+        ("1", "1; *send * 3000000 - has waited: *"),
+        &["* send * 3000000 -", "* send * do"],
+        ANOTHER_QUEUE,
+    ),
     known("* send * do", ("#; *splice * has waited: 0*", "#*"), &["* splice *", "* close *"], URGENT_KEPT),
     known("* wait * 0", ("1 *:OUT", "0"), &["* re* *", "* ctl * add *", "* close *"], SETS_CLOSE),
     known("* splice *", ("0", "waits"), &["* send * do"], URGENT_AGAIN),
@@ -267,7 +273,14 @@ pub(crate) static KNOWN: [Known; 157] = [
     known("* re* d*", ("#*", "EAGAIN"), &["* send * do"], URGENT_AGAIN),
     known("* writev * # #", (SENT_AT_ONCE, FIRST_SEGMENT), &["* re* *", "* writev *"], IN_SEGMENTS),
     known("* send* * #000 *", (SENT_AT_ONCE, FIRST_SEGMENT), &["* re* *", "* send* *"], IN_SEGMENTS),
+    known("* sendfile * #000", (SENT_AT_ONCE, FIRST_SEGMENT), &["* re* *", "* sendfile *"], IN_SEGMENTS),
     known("* send* * dm", (READ_ALL, READ_SEGMENTS), READS_ALL, HELD_BACK),
+    known(
+        "* send* * dm",
+        ("3000; *recvmmsg * has waited: 1 3000 *", "3000; *recvmmsg * has waited: 1 28# *"),
+        READS_ALL,
+        HELD_BACK,
+    ),
     known("* send* * dm", (READ_SEGMENTS, READ_ALL), READS_ALL, HELD_BACK),
     known("* set * v6only *", ("0", "EINVAL"), &["* connect *"], FREE_ALREADY),
     known("* sendmmsg *", ("2 # #; * has waited: *", "2 # #; * has waited: *"), NONE, ONE_OR_BOTH),
@@ -397,6 +410,8 @@ pub(crate) static KNOWN: [Known; 157] = [
     within_host("* send* *", ("EPIPE", "ECONNRESET"), CLOSED_GIVEN_AND_SHUT, ONE_END),
     within_host("* writev *", ("EPIPE", "ECONNRESET"), CLOSED_GIVEN_AND_SHUT, ONE_END),
     within_host("* get * error", ("0", "ECONNRESET"), CLOSED_GIVEN_AND_SHUT, ONE_END),
+    within_host("* recvmmsg *", ("# 0 *", "ECONNRESET"), CLOSED_GIVEN_AND_SHUT, ONE_END),
+    within_host("* re* *", ("0 *", "ECONNRESET"), CLOSED_GIVEN_AND_SHUT, ONE_END),
     known("* shutdown *", ("0", "ENOTCONN"), SHUT_AND_READ, PROBED),
     known("* send* *", ("EPIPE", "ECONNRESET"), SHUT_AND_READ, PROBED),
     known("* drain *", ("0", "ECONNRESET"), SHUT_AND_READ, PROBED),

@@ -1,6 +1,6 @@
 //! Sequences about exec and about descriptors that are passed on, which differed once and must not again, as in [`super::found`].
 
-pub(crate) const PASSED: [(&str, &str); 19] = [
+pub(crate) const PASSED: [(&str, &str); 25] = [
     (
         "seed 80001145: what is refused is so for the next image, too",
         "v4\n\
@@ -293,5 +293,97 @@ pub(crate) const PASSED: [(&str, &str); 19] = [
          L take b\n\
          M sendto b 7 5 -\n\
          L recvfrom a 2000 dp",
+    ),
+    (
+        "seed 92002876: shutdown() in a child of what its parent has ended by AF_UNSPEC is the parent's as well",
+        "v6\n\
+         R socket a b\n\
+         R bind a 5\n\
+         R listen a 8\n\
+         L socket a n\n\
+         L connect a 5\n\
+         L fork\n\
+         L unconnect a\n\
+         C sendfile a 1\n\
+         C shutdown a 2\n\
+         L recv a 100 d",
+    ),
+    (
+        "seed 92004198: what was accepted at any address forgets its own with AF_UNSPEC",
+        "v4\n\
+         L socket a n6\n\
+         L bind a 0 any\n\
+         L listen a 8\n\
+         L poll a I 0\n\
+         R socket a n6\n\
+         R connect a 0\n\
+         L accept a b n\n\
+         L unconnect b\n\
+         L get b name\n\
+         L fork\n\
+         C get b name",
+    ),
+    (
+        "seed 92007735: a set hears that a child has ended a listener by AF_UNSPEC",
+        "v4\n\
+         L socket a b\n\
+         L bind a 0\n\
+         L listen a 8\n\
+         R socket a n\n\
+         R connect a 0\n\
+         L accept a b b\n\
+         L fork\n\
+         C unconnect a\n\
+         L epoll c\n\
+         L ctl c add a IR\n\
+         L wait c -",
+    ),
+    (
+        "seed 89061775: what both ends have shut, and was bound since, is over after exec",
+        "v4\n\
+         L socket a n\n\
+         L bind a 0\n\
+         L listen a 8\n\
+         L poll a I 0\n\
+         R socket a b\n\
+         R connect a 0\n\
+         L accept a b n\n\
+         L shutdown b 1\n\
+         L dup2 b a\n\
+         R shutdown a 1\n\
+         L bind a 1\n\
+         L exec\n\
+         L recv b 5000 dpt",
+    ),
+    (
+        "seed 93000846: a listener blocks after exec, though another thread was in accept()",
+        "v4\n\
+         L socket a b\n\
+         L bind a 0\n\
+         L listen a 8\n\
+         L poll a I 0\n\
+         R socket a b\n\
+         R connect a 0\n\
+         L accept a b n\n\
+         L thread\n\
+         M accept a c n\n\
+         L exec\n\
+         L accept a e b",
+    ),
+    (
+        "seed 93006011: what was accepted at any address, ended by AF_UNSPEC and passed on has no address of its own",
+        "host\n\
+         L socket a b6\n\
+         L bind a 0 any\n\
+         L listen a 8\n\
+         L poll a I 0\n\
+         R socket a n6\n\
+         R connect a 0\n\
+         L accept a b n\n\
+         L unconnect b\n\
+         L give b\n\
+         L take c\n\
+         L get c name\n\
+         L get c error",
     ),
 ];

@@ -1,6 +1,6 @@
 //! Sequences about calls that wait, which differed once and must not again, as in [`super::found`].
 
-pub(crate) const WAITS: [(&str, &str); 24] = [
+pub(crate) const WAITS: [(&str, &str); 26] = [
     (
         "seed 40009005: who peeks for all of it does so also when the connection is handed over and the descriptor closed",
         "v4\n\
@@ -351,5 +351,29 @@ pub(crate) const WAITS: [(&str, &str); 24] = [
          C epoll b\n\
          C ctl b add a IE1\n\
          M recvmmsg a 2000 p",
+    ),
+    (
+        "seed 93002596: a recv() that a handler restarts hears that O_NONBLOCK was set meanwhile",
+        "v6\n\
+         R socket a b\n\
+         R bind a 5\n\
+         R listen a 8\n\
+         L socket a b\n\
+         L connect a 5\n\
+         L thread\n\
+         M recv a 1 pt\n\
+         L nonblock a 1\n\
+         L kick M r",
+    ),
+    (
+        "and so does an accept()",
+        "v4\n\
+         L socket a b\n\
+         L bind a 0\n\
+         L listen a 8\n\
+         L thread\n\
+         M accept a b n\n\
+         L nonblock a 1\n\
+         L kick M r",
     ),
 ];

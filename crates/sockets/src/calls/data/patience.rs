@@ -9,6 +9,7 @@ use rustix::io::Errno;
 use super::{broken_pipe, ends_waiting};
 use crate::calls::Answer;
 use crate::calls::hold::Hold;
+use crate::interest::bits;
 use crate::kernel::{self, now};
 use crate::lock::Guard;
 use crate::memory::{Source, Target};
@@ -200,6 +201,15 @@ impl Rest {
     }
 }
 
+/// A handler has run, and the kernel would begin the call anew (SA_RESTART): whether it has nothing to do now, and another thread has set
+/// O_NONBLOCK meanwhile.
+fn would_not_wait(process: &Process, id: SocketId, reads: bool) -> bool {
+    let socket = process.stack.socket(id);
+    let wanted = if reads { bits::IN | bits::RDHUP } else { bits::OUT };
+    let has_some = reads && !socket.receive.is_empty();
+    socket.nonblocking && !has_some && process.stack.level(id) & (wanted | bits::ERR | bits::HUP) == 0
+}
+
 /// Waits until a connection may have moved on; who reads has `seen` so many bytes of what waits there. `Err` ends the call with that answer.
 pub(super) fn wait_for(
     mut guard: Guard<'static, Process>,
@@ -238,10 +248,14 @@ pub(super) fn wait_for(
             Woken::Look if guard.stack.socket(id).disconnected => return Err(Answer::error(Errno::PIPE)),
             Woken::Look => {}
         }
+        let begins_anew = restarts && sys::interrupted(patience.since, false);
         if restarts {
             patience.since = patience.since.restarted();
         }
         guard.pump();
+        if begins_anew && would_not_wait(&guard, id, seen.is_some()) {
+            return Err(Answer::error(Errno::AGAIN));
+        }
         if seen.is_none() || !guard.stack.has_too_little(id) {
             return Ok(guard);
         }

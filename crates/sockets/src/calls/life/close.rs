@@ -123,7 +123,7 @@ fn linger(
 ) -> Guard<'static, Process> {
     let since = sys::handlers_run();
     let deadline = now() + time;
-    let _ = guard.stack.shutdown(id, false, true);
+    let _ = guard.stack.shut(id, false, true);
     guard.leaves_event_loop();
     loop {
         guard.pump();

@@ -8,10 +8,11 @@ use rustix::io::Errno;
 
 use super::{descriptors_ran_out, forget_stale};
 use crate::calls::{Answer, CLOSED};
+use crate::interest::bits;
 use crate::kernel::{self, now};
 use crate::process::contexts::{are_several, of};
 use crate::process::{For, Process, Woken, leave_to_kernel, listens_now, spin_until, wait};
-use crate::socket::{Arrival, SocketId, presented};
+use crate::socket::{Arrival, SocketId, SocketState, presented};
 use crate::sys;
 use crate::table::{self, Entry};
 
@@ -92,22 +93,9 @@ pub(crate) fn accept(descriptor: i32, flags: i32) -> Answer<Accepted> {
         }
         let Some(listening) = &guard.stack.socket(id).listening else { return Answer::error(Errno::INVAL) };
         if listening.kernel_ready || listening.kernel_watched == 0 {
-            if waits {
-                // Whoever shares the listener may have set it back.
-                kernel::set_nonblocking(descriptor, true);
-            }
-            match accept_from_kernel(descriptor, flags) {
-                Err(Errno::AGAIN) => {
-                    if let Some(listening) = &mut guard.stack.socket_mut(id).listening {
-                        listening.kernel_ready = false;
-                    }
-                }
+            match accept_in_kernel(&mut guard, id, descriptor, flags) {
+                Err(Errno::AGAIN) => {}
                 Ok(accepted) => {
-                    guard.statistics.kernel_accepts += 1;
-                    if let Some(listening) = &mut guard.stack.socket_mut(id).listening {
-                        // With nothing more there, select() must not say that there is, or a blocking accept() would wait.
-                        listening.kernel_ready = kernel::is_readable(descriptor);
-                    }
                     drop(guard);
                     forget_stale(accepted.descriptor);
                     return Answer::ok(accepted);
@@ -121,7 +109,8 @@ pub(crate) fn accept(descriptor: i32, flags: i32) -> Answer<Accepted> {
                 continue;
             }
         }
-        if !waits {
+        // Where a handler has run the kernel begins the call anew: another thread may have set O_NONBLOCK.
+        if !waits || guard.stack.socket(id).nonblocking && sys::interrupted(since, false) {
             return Answer::error(Errno::AGAIN);
         }
         guard.leaves_event_loop();
@@ -171,6 +160,36 @@ fn accept_arrival(
     Accepted { descriptor, remote: presented(remote, v6, process.interface_index) }
 }
 
+/// What waits at the kernel's socket of a listener.
+fn accept_in_kernel(
+    process: &mut Process,
+    id: SocketId,
+    descriptor: i32,
+    flags: i32,
+) -> Result<Accepted, Errno> {
+    let socket = process.stack.socket_mut(id);
+    let blocks = !socket.nonblocking;
+    let Some(listening) = &mut socket.listening else { return Err(Errno::INVAL) };
+    if blocks && listening.forced_nonblocking {
+        // Whoever shares the listener may have set it back.
+        kernel::set_nonblocking(descriptor, true);
+    }
+    // Where another thread has called exec() it blocks.
+    if blocks && !listening.forced_nonblocking && !kernel::is_readable(descriptor) {
+        listening.kernel_ready = false;
+        return Err(Errno::AGAIN);
+    }
+    let outcome = accept_from_kernel(descriptor, flags);
+    match &outcome {
+        Err(Errno::AGAIN) => listening.kernel_ready = false,
+        // With nothing more there, select() must not say that there is, or a blocking accept() would wait.
+        Ok(_) => listening.kernel_ready = kernel::is_readable(descriptor),
+        Err(_) => {}
+    }
+    process.statistics.kernel_accepts += u64::from(outcome.is_ok());
+    outcome
+}
+
 fn accept_from_kernel(descriptor: i32, flags: i32) -> Result<Accepted, Errno> {
     use std::os::fd::IntoRawFd;
     let flags = rustix::net::SocketFlags::from_bits_retain(flags as u32);
@@ -179,6 +198,19 @@ fn accept_from_kernel(descriptor: i32, flags: i32) -> Result<Accepted, Errno> {
         .and_then(|remote| SocketAddr::try_from(remote).ok())
         .unwrap_or(SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0));
     Ok(Accepted { descriptor: accepted.into_raw_fd(), remote })
+}
+
+/// What the kernel's socket of a listener, or of a UDP socket, is ready for. Returns whether it listens no more: another process that has
+/// it has ended that (connect() to AF_UNSPEC, shutdown()).
+pub(crate) fn kernel_says(process: &mut Process, id: SocketId, events: u32) -> bool {
+    let socket = process.stack.socket(id);
+    let ended = socket.state == SocketState::Listening && events & bits::HUP != 0;
+    if ended {
+        stopped_listening(process, id, socket.descriptor);
+    } else {
+        process.stack.kernel_ready(id);
+    }
+    ended
 }
 
 /// The kernel's socket listens no more: the socket is what it was before listen().
