@@ -59,7 +59,7 @@ const OWN_SET: &str = "what one process adds to an epoll set or takes out of it,
      that it has not used since";
 
 const HEARD_TWICE: &str = "what one process hears once of a connection in an epoll set (EPOLLET, EPOLLONESHOT), another one that has the set by a fork hears \
-     once more if the connection was over before or is handed over to it; so does its own once it is passed on";
+     once more if the connection was over before or is handed over to it; so does its own once it is passed on, or after exec";
 
 const SENT_BEFORE: &str = "sendmmsg() sends all its messages before the answer to the first is looked at: a reset is the next call's";
 
@@ -158,7 +158,7 @@ const fn within_host(
     Known { place: Some(Place::Host), ..known(step, told, after, reason) }
 }
 
-pub(crate) static KNOWN: [Known; 150] = [
+pub(crate) static KNOWN: [Known; 153] = [
     known(
         "* bind *",
         ("0", "EINVAL"),
@@ -198,6 +198,14 @@ pub(crate) static KNOWN: [Known; 150] = [
     known("* send* *", ("#", "ECONNRESET"), &["* *poll* * -", "* dup# *"], REPLACED_UNDER_POLL),
     known("*", ("*", "*wait *has waited: EBADF*"), &["* wait *", "* dup# *"], CLOSED_UNDER_A_CALL),
     known("* select * w *", ("1 w", "waits"), &["* send * 3000000 *"], ROOM_AGAIN),
+    known("* poll *", ("1 OUT", "waits"), &["* send * 3000000 *"], ROOM_AGAIN),
+    // The signal finds a call that has sent something, and ends it.
+    known(
+        "* kick *",
+        ("kicked", "kicked; *send * has waited: some"),
+        &["* fill *", "* send * 3000000 -", "* fork"],
+        ANOTHER_QUEUE,
+    ),
     known(
         "@ *",
         ("EAGAIN", "EAGAIN; *select * has waited: 1 w"),
@@ -359,6 +367,7 @@ pub(crate) static KNOWN: [Known; 150] = [
     known("* wait *", ("waits", "# *"), &["* ctl * *E", "* wait *", "* give *"], HEARD_TWICE),
     known("* wait *", ("0", "# *HUP"), &["* ctl * *1", "* *wait *", "* give *"], HEARD_TWICE),
     known("* poll2 *", ("1 - IN*", "2 IN IN*"), &["* dgram *", "* ctl * *E", "* wait *"], SET_SAYS),
+    known("* poll *", ("0 -", "1 IN"), &["* ctl * *E", "* wait *", "* exec"], HEARD_TWICE),
     known("* poll2 *", ("1 - *", "2 IN *"), &["* ctl * *E", "* wait *", "* give *"], HEARD_TWICE),
     known("* poll2 *", ("1 * -", "2 * IN"), &["* ctl * *E", "* wait *", "* give *"], HEARD_TWICE),
     known("* poll2 *", ("0 - -*", "1 - IN*"), &["* ctl * *E", "* wait *", "* give *"], HEARD_TWICE),

@@ -83,8 +83,9 @@ pub(crate) fn close(descriptor: i32) -> Answer<()> {
         Entry::Socket(_) => {
             // Two threads may close the same descriptor, or another one has just handed it over.
             let Some((mut guard, id)) = lock_entry(descriptor) else { return Answer::Kernel };
-            // What a child may have is not closed by this.
+            // What a child may have is not closed by this, nor what another thread's call has still.
             if let Some(time) = guard.stack.lingers(id)
+                && guard.stack.socket(id).holders == 0
                 && !guard.is_inherited(id)
             {
                 guard = linger(guard, id, descriptor, time);
