@@ -54,7 +54,7 @@ pub use engine::Engine;
 pub use flow::{Info, State, Timer};
 pub use handover::{Handover, SentFin};
 pub use moving::Moving;
-pub use owner::{Act, Error, Event, Failure, FlowId, KeepAlive, ListenerId, Owner, REFUSED};
+pub use owner::{Act, Error, Event, Failure, FlowId, KeepAlive, ListenerId, Owner, REFUSED, UNWANTED};
 pub use prefix::{NoPrefix, Prefix};
 pub use recovery::CongestionState;
 pub use time::Instant;

@@ -156,6 +156,8 @@ pub struct KeepAlive {
 
 /// What [`Owner::deliver`] returns that has no memory for the payload.
 pub const REFUSED: usize = usize::MAX;
+/// See [`Owner::deliver`].
+pub const UNWANTED: usize = usize::MAX - 1;
 
 /// Owns the payload of flows. Callbacks run inside [`crate::Engine::receive`], [`crate::Engine::advance`] and
 /// [`crate::Engine::transmit`], and cannot call the engine: they note what is to be done, and the caller does it afterwards.
@@ -165,6 +167,7 @@ pub trait Owner {
 
     /// In-order payload, straight from the frame. Returns how many of these bytes are consumed at once; the others
     /// count against the receive window until [`crate::Engine::consumed`]. [`REFUSED`] takes none: the peer must send them again.
+    /// [`UNWANTED`] neither: nobody will read them, and the connection is reset.
     fn deliver(&mut self, flow: FlowId, data: &[u8]) -> usize;
 
     /// Writes the stream bytes `[offset, offset + buffer.len())` that [`crate::Engine::send`] promised into a frame, for

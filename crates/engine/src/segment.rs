@@ -4,7 +4,7 @@ use overfly_wire::tcp::Flags as TcpFlags;
 
 use crate::autotune::Autotune;
 use crate::flow::{CHALLENGE_TICKS, Flags, State};
-use crate::owner::{Act, Event, Failure, Owner, REFUSED};
+use crate::owner::{Act, Event, Failure, Owner, REFUSED, UNWANTED};
 use crate::reassembly::{Held, Reassembly};
 use crate::receive::Arrival;
 use crate::sequence::{Sequence, at_or_before, before, distance, later};
@@ -318,11 +318,18 @@ impl<O: Owner> Turn<'_, O> {
         Verdict::Keep
     }
 
-    /// False if the owner has no memory for it: then it never came.
+    /// False if the owner has no memory for it, or nobody will read it: then it never came.
     pub(crate) fn deliver(&mut self, data: &[u8]) -> bool {
         let consumed = self.owner.deliver(self.id, data);
         if consumed == REFUSED {
             self.shared.counters.drop_no_memory += 1;
+            return false;
+        }
+        if consumed == UNWANTED {
+            // As what a closed connection gets. A FIN after it is not looked at (tcp_rcv_state_process() in Linux).
+            self.shared.counters.drop_no_owner += 1;
+            self.flow.flags.set(Flags::DETACHED);
+            self.flow.flags.set(Flags::RESET_WANTED);
             return false;
         }
         let consumed = consumed.min(data.len());

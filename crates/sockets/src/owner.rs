@@ -4,7 +4,8 @@ use core::net::SocketAddr;
 use core::time::Duration;
 
 use overfly_engine::{
-    Datagram, Event, Failure, FlowId, Instant, ListenerId, Owner, REFUSED, Report, UdpId, Unreachable,
+    Datagram, Event, Failure, FlowId, Instant, ListenerId, Owner, REFUSED, Report, UNWANTED, UdpId,
+    Unreachable,
 };
 use overfly_wire::checksum::Sum;
 use overfly_wire::{Promised, Promises};
@@ -194,8 +195,7 @@ impl Owner for EngineOwner<'_> {
         if socket.is_shut_both_ways() {
             // Nobody will read it, and nobody answers: as after a close() (tcp_rcv_state_process() in net/ipv4/tcp_input.c).
             socket.error = Some(Errno::CONNRESET);
-            self.sockets.after_callbacks.push(AfterCallback::Abort(self.side, flow));
-            return data.len();
+            return UNWANTED;
         }
         if !socket.receive.push(data) {
             return REFUSED;

@@ -39,7 +39,7 @@ impl Port {
 
 /// What a callback noted, to be done when the engine may be called again.
 pub(crate) enum AfterCallback {
-    /// A connection for a listener that has gone, or one that was shut down both ways and got data.
+    /// A connection for a listener that has gone.
     Abort(Side, FlowId),
     /// An active open's flow is over: the broker and the backing descriptor can let go.
     Disconnected { side: Side, local: SocketAddr, remote: SocketAddr, descriptor: i32 },

@@ -1,6 +1,6 @@
 //! Sequences of some kind (see `script/kinds.rs`), which differed once and must not again, as in [`super::found`].
 
-pub(crate) const KINDS: [(&str, &str); 23] = [
+pub(crate) const KINDS: [(&str, &str); 25] = [
     (
         "seed 85000170: a datagram that came before the process took part in its port is read before those that came later",
         "v4\n\
@@ -278,5 +278,37 @@ pub(crate) const KINDS: [(&str, &str); 23] = [
          L send a 5 dm\n\
          R shutdown b 2\n\
          L sendpipe a 2000",
+    ),
+    (
+        "seed 89061638: data for who has shut a connection both ways resets it, also with a FIN behind it",
+        "host\n\
+         R socket a b\n\
+         R bind a 5\n\
+         R listen a 8\n\
+         R poll a I 0\n\
+         L socket a b\n\
+         L connect a 5\n\
+         R accept a b n\n\
+         R shutdown b 2\n\
+         L send a 3000 dm\n\
+         L shutdown a 1\n\
+         L poll2 a a IO +",
+    ),
+    (
+        "seed 89062973: and whoever has shut it hears that",
+        "host\n\
+         R socket a b\n\
+         R bind a 5\n\
+         R listen a 8\n\
+         R poll a I 0\n\
+         L socket a b\n\
+         L connect a 5\n\
+         R accept a b n\n\
+         R shutdown b 2\n\
+         L set a cork 1\n\
+         L send a 100 d\n\
+         L shutdown a 1\n\
+         R recv b 1 d\n\
+         L poll a IR 0",
     ),
 ];

@@ -22,7 +22,7 @@ const NONE: &[&str] = &[];
 /// A connection was full, and its other end was shut both ways and read.
 const SHUT_AND_READ: &[&str] = &["* fill *", "* shutdown * 2", "* drain *"];
 
-const CLOSED_UNDER_A_CALL: &str = "close() ends accept(), poll() and epoll_wait() of another thread for the descriptor, and a wait for a datagram, with EBADF or POLLNVAL; the kernel lets them wait";
+const CLOSED_UNDER_A_CALL: &str = "close() ends accept(), poll() and epoll_wait() of another thread for the descriptor, and a wait for a datagram, with EBADF or POLLNVAL, with SO_LINGER also POLLHUP; the kernel lets them wait";
 
 const REPLACED_UNDER_POLL: &str = "dup2() over a descriptor that another thread has in poll() or select(): that says what the new one is; the kernel's goes on with the old \
      one";
@@ -158,7 +158,7 @@ const fn within_host(
     Known { place: Some(Place::Host), ..known(step, told, after, reason) }
 }
 
-pub(crate) static KNOWN: [Known; 153] = [
+pub(crate) static KNOWN: [Known; 155] = [
     known(
         "* bind *",
         ("0", "EINVAL"),
@@ -199,6 +199,12 @@ pub(crate) static KNOWN: [Known; 153] = [
     known("*", ("*", "*wait *has waited: EBADF*"), &["* wait *", "* dup# *"], CLOSED_UNDER_A_CALL),
     known("* select * w *", ("1 w", "waits"), &["* send * 3000000 *"], ROOM_AGAIN),
     known("* poll *", ("1 OUT", "waits"), &["* send * 3000000 *"], ROOM_AGAIN),
+    known(
+        "* send * do",
+        ("#; *poll * has waited: 1 IN", "#; *poll * has waited: 1 OUT"),
+        &["* fill *", "* poll *O* -"],
+        ANOTHER_QUEUE,
+    ),
     // The signal finds a call that has sent something, and ends it.
     known(
         "* kick *",
@@ -257,6 +263,7 @@ pub(crate) static KNOWN: [Known; 153] = [
     known("* leave *", ("0", "0; *select *has waited: EBADF*"), NONE, CLOSED_UNDER_A_CALL),
     known("* leave *", ("0", "0; *wait *has waited: EBADF*"), NONE, CLOSED_UNDER_A_CALL),
     known("* leave *", ("0", "0; *poll*has waited: # *NVAL*"), NONE, CLOSED_UNDER_A_CALL),
+    known("* leave *", ("0", "0; *poll*has waited: 1 HUP"), &["* *poll * -"], CLOSED_UNDER_A_CALL),
     // Without a place for the bytes (MSG_TRUNC), or for none.
     known("* recv * do*", ("#", "EINVAL"), &["* send * do"], URGENT_AGAIN),
     known("* re* d*", ("#*", "EAGAIN"), &["* send * do"], URGENT_AGAIN),
