@@ -66,6 +66,10 @@ impl EngineOwner<'_> {
         let count = offset.saturating_sub(socket.send_base);
         socket.send.discard(usize::try_from(count).unwrap_or(usize::MAX));
         socket.send_base = socket.send_base.max(offset);
+        if socket.more {
+            self.sockets.after_callbacks.push(AfterCallback::Push(id));
+        }
+        let socket = self.sockets.at_mut(id);
         if socket.no_space && socket.has_space() {
             socket.no_space = false;
             self.sockets.wake(id, bits::OUT | bits::WRNORM);
@@ -147,7 +151,11 @@ impl Owner for EngineOwner<'_> {
             }
             Event::Acknowledged { offset } => self.acknowledged(id, offset),
             Event::RemoteClosed => {
-                self.sockets.at_mut(id).remote_closed = true;
+                let socket = self.sockets.at_mut(id);
+                socket.remote_closed = true;
+                if socket.more {
+                    self.sockets.after_callbacks.push(AfterCallback::Push(id));
+                }
                 self.sockets.promote(id);
                 self.sockets.wake(id, bits::IN | bits::RDNORM | bits::RDHUP | bits::HUP);
             }

@@ -43,6 +43,8 @@ pub(crate) enum AfterCallback {
     Abort(Side, FlowId),
     /// An active open's flow is over: the broker and the backing descriptor can let go.
     Disconnected { side: Side, local: SocketAddr, remote: SocketAddr, descriptor: i32 },
+    /// What MSG_MORE holds back goes.
+    Push(SocketId),
 }
 
 /// All sockets and epoll sets of the process.

@@ -245,6 +245,15 @@ impl<T: Link> Stack<T> {
         })
     }
 
+    /// Those that only calls have that wait for them: the program has closed its descriptors.
+    pub(crate) fn kept_by_calls(&self) -> Vec<SocketId> {
+        let is_one = |&id: &SocketId| {
+            let socket = self.sockets.at(id);
+            socket.references == 0 && socket.holders > 0 && socket.flow.is_some()
+        };
+        self.sockets.ids().filter(is_one).collect()
+    }
+
     pub(crate) fn socket(&self, id: SocketId) -> &Socket {
         self.sockets.at(id)
     }

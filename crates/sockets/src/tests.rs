@@ -418,6 +418,10 @@ fn the_end_of_a_write_waits_for_more() {
     assert_eq!(write(&mut bench.server, server, b"tail"), Ok(4));
     bench.settle();
     assert_eq!(read(&mut bench.client, client, 10), Ok(b"headtail".to_vec()));
+    // Its acknowledgment would let go what comes now.
+    while bench.server.waiting(server).0 > 0 {
+        bench.wait();
+    }
     bench.server.more_follows(server, true);
     assert_eq!(write(&mut bench.server, server, b"alone"), Ok(5));
     let began = bench.now;
@@ -426,6 +430,35 @@ fn the_end_of_a_write_waits_for_more() {
         assert!(bench.now - began < Duration::from_secs(1));
     }
     assert!(bench.now - began > Duration::from_millis(100));
+}
+
+/// Unlike TCP_CORK's, MSG_MORE's end is a matter of one call: what the peer acknowledges, and its FIN, let it go.
+#[test]
+fn an_acknowledgment_or_a_fin_lets_the_end_of_a_write_go() {
+    for cork in [false, true] {
+        let mut bench = Bench::new();
+        let (client, server) = bench.pair();
+        bench.server.change(server, |settings| settings.no_delay = true);
+        bench.server.change(server, |settings| settings.cork = cork);
+        let let_go = |bytes: &[u8]| if cork { Err(Errno::AGAIN) } else { Ok(bytes.to_vec()) };
+        bench.server.more_follows(server, true);
+        assert_eq!(write(&mut bench.server, server, &[7; 3000]), Ok(3000));
+        bench.settle();
+        assert_eq!(read(&mut bench.client, client, 4000).unwrap().len(), 2896);
+        bench.settle();
+        assert_eq!(read(&mut bench.client, client, 4000), let_go(&[7; 104]));
+        bench.server.change(server, |settings| settings.cork = false);
+        bench.settle();
+        let _ = read(&mut bench.client, client, 4000);
+        bench.server.change(server, |settings| settings.cork = cork);
+        bench.server.more_follows(server, true);
+        assert_eq!(write(&mut bench.server, server, b"end"), Ok(3));
+        bench.settle();
+        assert_eq!(read(&mut bench.client, client, 10), Err(Errno::AGAIN));
+        bench.client.shutdown(client, false, true).unwrap();
+        bench.settle();
+        assert_eq!(read(&mut bench.client, client, 10), let_go(b"end"));
+    }
 }
 
 /// What a connection that failed leaves can connect again.

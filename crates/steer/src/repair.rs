@@ -39,6 +39,10 @@ pub(crate) const STATE_CLOSE: u8 = 7;
 pub(crate) const STATE_LISTEN: u8 = 10;
 const STATE_CLOSING: u8 = 11;
 
+/// What TCP_MAXSEG takes (TCP_MIN_MSS and MAX_TCP_WINDOW in include/net/tcp.h).
+const MSS_MIN: u16 = 88;
+const MSS_MAX: u16 = 32_767;
+
 /// Room for queues beside what is in them, in bytes; and the most that is tried.
 const ROOM: usize = 256 * 1024;
 const ROOM_MAX: usize = 512 << 20;
@@ -184,7 +188,12 @@ impl Repair {
     }
 
     fn connect(&mut self) -> Result<(), Errno> {
+        // What a segment has is reckoned now, from this or else from 536 bytes, and not again before the path's MTU changes
+        // (tcp_connect_init() and tcp_current_mss() in net/ipv4/tcp_output.c). What the program has set is set again later.
+        let mss = self.connection().mss.clamp(MSS_MIN, MSS_MAX);
+        set(self.socket(), libc::TCP_MAXSEG, mss.into())?;
         connect(&self.socket, &self.remote)?;
+        set(self.socket(), libc::TCP_MAXSEG, 0)?;
         let bound = SocketAddr::try_from(getsockname(&self.socket)?)?;
         if self.local.port() == 0 {
             self.local.set_port(bound.port());
@@ -497,19 +506,24 @@ fn presented(address: SocketAddr, v6: bool, interface: u32) -> SocketAddr {
 
 /// Where the socket stands: the first byte of `struct tcp_info`.
 pub(crate) fn state(socket: BorrowedFd<'_>) -> Result<u8, Errno> {
-    let mut state = 0_u8;
-    let mut length: libc::socklen_t = 1;
-    // SAFETY: the kernel writes one byte at most.
+    info::<1>(socket).map(|[state]| state)
+}
+
+/// So many bytes of `struct tcp_info`.
+fn info<const LEN: usize>(socket: BorrowedFd<'_>) -> Result<[u8; LEN], Errno> {
+    let mut info = [0; LEN];
+    let mut length = LEN as libc::socklen_t;
+    // SAFETY: the kernel writes as many bytes as there are at most.
     let result = unsafe {
         libc::getsockopt(
             socket.as_raw_fd(),
             libc::IPPROTO_TCP,
             libc::TCP_INFO,
-            (&raw mut state).cast(),
+            (&raw mut info).cast(),
             &raw mut length,
         )
     };
-    if result == 0 { Ok(state) } else { Err(last_error()) }
+    if result == 0 { Ok(info) } else { Err(last_error()) }
 }
 
 /// A TCP option that is an `int`.
@@ -582,6 +596,30 @@ mod tests {
             assert_eq!(pending, Some(error.raw_os_error()));
             assert_eq!(stream.read(&mut heard).unwrap(), 0);
             assert_eq!(stream.local_addr().unwrap(), local);
+        }
+    }
+
+    /// tcp_connect_init() reckons it, from what TCP_MAXSEG says or else from TCP_MSS_DEFAULT, and TCP_REPAIR_OPTIONS does not.
+    #[test]
+    fn segments_are_as_long_as_they_were() {
+        for (mss, long) in [(1460, 1448_u32), (1200, 1188), (32_753, 32_741), (40_000, 32_755)] {
+            let local = somewhere();
+            let connection = Connection {
+                mss,
+                send_window: 1 << 20,
+                receive_window: 1 << 20,
+                flags: flags::TIMESTAMPS,
+                ..Connection::between(local, SocketAddr::new(local.ip(), 1))
+            };
+            let socket = socket();
+            let parcel = Parcel::open(connection.to_file(|_| {}).unwrap()).unwrap();
+            let same = socket.try_clone().unwrap();
+            let mut repair = Repair::restore(same, parcel, 0, Room::of_kernel(), Right::Granted).unwrap();
+            assert!(repair.go_on().unwrap());
+            // tcpi_snd_mss
+            let [.., a, b, c, d] = info::<20>(socket.as_fd()).unwrap();
+            assert_eq!(u32::from_ne_bytes([a, b, c, d]), long);
+            repair.undo();
         }
     }
 

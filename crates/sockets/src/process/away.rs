@@ -169,13 +169,15 @@ impl Process {
         }
     }
 
-    /// The kernel goes on with a connection that has no descriptor: one that waits to be accepted does so still.
-    fn hand_over_nobodys(&mut self, id: SocketId) -> Result<(), String> {
+    /// The kernel goes on with a connection that has no descriptor: one that waits to be accepted does so still, and calls that wait for it
+    /// go on with one of the library's.
+    pub(super) fn hand_over_nobodys(&mut self, id: SocketId) -> Result<(), String> {
         self.pump();
         let Some((connection, socket)) = self.stack.export(now(), id) else {
             return Err(format!("it is {:?}", self.stack.socket(id).state));
         };
         let (queued, remote, file) = (socket.queued, connection.remote(), to_file(&connection, socket)?);
+        let (held, calls) = ((id, socket.generation), socket.holders);
         let backing = kernel::new_tcp_socket(socket.v6, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK);
         let backing = kernel::move_up(backing.map_err(|error| error.to_string())?);
         let client = self.session.client.as_mut().ok_or("there is no broker")?;
@@ -188,6 +190,8 @@ impl Process {
             } else {
                 sys::close(descriptor);
             }
+        } else if calls > 0 {
+            self.elsewhere().add(held, kernel::make_internal(backing), calls);
         }
         self.stack.depart(id);
         Ok(())

@@ -8,7 +8,7 @@ use rustix::net::{AddressFamily, SocketFlags, ipproto, sockopt};
 use super::life::{EXIT_LINGER, deliver, disown_descriptors};
 use super::{Process, contexts, listens_now};
 use crate::kernel::{self, now};
-use crate::socket::SocketState;
+use crate::socket::{Side, SocketState};
 use crate::table::{self, Entry};
 
 /// The process is about to become another program. If it cannot, what was handed over stays with the kernel.
@@ -30,6 +30,7 @@ pub(crate) fn before_exec() {
         runs = true;
         // Those that close on exec, too: the kernel delivers what they have sent.
         process.hand_over_all();
+        process.leave_kept_by_calls();
         for id in listeners {
             process.part(id);
         }
@@ -49,6 +50,16 @@ pub(crate) fn before_exec() {
 }
 
 impl Process {
+    /// What only calls of other threads have goes on in the kernel, which closes it when those threads are no more.
+    fn leave_kept_by_calls(&mut self) {
+        for id in self.stack.kept_by_calls() {
+            let _ = match self.stack.socket(id).side {
+                Side::Loopback => self.hand_over_within_host(id, None),
+                Side::Network => self.hand_over_nobodys(id),
+            };
+        }
+    }
+
     /// Inherited connections that the next image will have are handed over by whoever has them.
     fn claim_inherited(&mut self) {
         for descriptor in 0..table::length() {

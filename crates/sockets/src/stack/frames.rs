@@ -67,7 +67,7 @@ impl<T: Link> Stack<T> {
         if self.sockets.after_callbacks.is_empty() {
             return;
         }
-        let interfaces = &mut self.interfaces;
+        let (interfaces, mut pushed) = (&mut self.interfaces, Vec::new());
         self.sockets.after_callbacks.retain(|after| match *after {
             AfterCallback::Abort(side, flow) => {
                 if let Some(interface) = &mut interfaces[side.index()] {
@@ -76,7 +76,14 @@ impl<T: Link> Stack<T> {
                 false
             }
             AfterCallback::Disconnected { .. } => true,
+            AfterCallback::Push(id) => {
+                pushed.push(id);
+                false
+            }
         });
+        for id in pushed {
+            self.more_follows(id, false);
+        }
     }
 
     /// Sends everything that is due. Returns false if a link is full.

@@ -32,7 +32,7 @@ impl<T: Link> Stack<T> {
                 each(side, local, remote, descriptor);
                 false
             }
-            AfterCallback::Abort(..) => true,
+            AfterCallback::Abort(..) | AfterCallback::Push(_) => true,
         });
     }
 

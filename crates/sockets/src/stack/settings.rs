@@ -96,7 +96,8 @@ impl<T: Link> Stack<T> {
     }
 
     /// The next write is not the last of what belongs together (MSG_MORE): its end waits for more, as with TCP_CORK.
-    /// A write of nothing changes nothing (tcp_sendmsg_locked() in Linux, net/ipv4/tcp.c).
+    /// A write of nothing changes nothing (tcp_sendmsg_locked() in Linux, net/ipv4/tcp.c). Unlike TCP_CORK that lasts until the peer has
+    /// acknowledged something, or closes (tcp_data_snd_check() in net/ipv4/tcp_input.c).
     pub(crate) fn more_follows(&mut self, id: SocketId, more: bool) {
         let socket = self.sockets.at_mut(id);
         if socket.more == more {

@@ -1,6 +1,6 @@
 //! As [`super::found`], of connections that several processes have.
 
-pub(crate) const FORKS: [(&str, &str); 38] = [
+pub(crate) const FORKS: [(&str, &str); 39] = [
     (
         "a child hears of a reset that came after the fork",
         "host\n\
@@ -606,5 +606,21 @@ pub(crate) const FORKS: [(&str, &str); 38] = [
          L leave a\n\
          C get a state\n\
          C send a 1 d",
+    ),
+    (
+        "seed 1000001753: segments of a connection that was handed over are as long as before: TCP_CORK keeps what fills none",
+        "host\n\
+         R socket a b\n\
+         R bind a 5\n\
+         R listen a 8\n\
+         R poll a I 0\n\
+         L socket a b\n\
+         L connect a 5\n\
+         R accept a b b\n\
+         L fork\n\
+         C get a error\n\
+         R set b cork 1\n\
+         L recv a 12 p\n\
+         R send b 3000 d",
     ),
 ];

@@ -1,6 +1,6 @@
 //! Sequences of some kind (see `script/kinds.rs`), which differed once and must not again, as in [`super::found`].
 
-pub(crate) const KINDS: [(&str, &str); 27] = [
+pub(crate) const KINDS: [(&str, &str); 29] = [
     (
         "seed 85000170: a datagram that came before the process took part in its port is read before those that came later",
         "v4\n\
@@ -333,5 +333,36 @@ pub(crate) const KINDS: [(&str, &str); 27] = [
          L thread\n\
          M send a 3000000 -\n\
          L leave a",
+    ),
+    (
+        "seed 91030493: what MSG_MORE holds back goes when the peer closes, which resets it if nobody reads there",
+        "host\n\
+         R socket a b\n\
+         R bind a 5\n\
+         R listen a 8\n\
+         R poll a I 0\n\
+         L socket a b\n\
+         L connect a 5\n\
+         R accept a b b\n\
+         L send a 5 dm\n\
+         R shutdown b 2\n\
+         L sendpipe a 2000",
+    ),
+    (
+        "seed 89062973: and whoever has shut it hears that",
+        "host\n\
+         R socket a b\n\
+         R bind a 5\n\
+         R listen a 8\n\
+         R poll a I 0\n\
+         L socket a b\n\
+         L connect a 5\n\
+         R accept a b n\n\
+         R shutdown b 2\n\
+         L set a cork 1\n\
+         L send a 100 d\n\
+         L shutdown a 1\n\
+         R recv b 1 d\n\
+         L poll a IR 0",
     ),
 ];

@@ -22,7 +22,7 @@ const NONE: &[&str] = &[];
 /// A connection was full, and its other end was shut both ways and read.
 const SHUT_AND_READ: &[&str] = &["* fill *", "* shutdown * 2", "* drain *"];
 
-const CLOSED_UNDER_A_CALL: &str = "close() ends accept(), poll() and epoll_wait() of another thread for the descriptor, and a wait for a datagram, with EBADF or POLLNVAL; the kernel lets them wait";
+const CLOSED_UNDER_A_CALL: &str = "close() ends accept(), poll() and epoll_wait() of another thread for the descriptor, and a wait for a datagram, with EBADF or POLLNVAL, with SO_LINGER also POLLHUP; the kernel lets them wait";
 
 const REPLACED_UNDER_POLL: &str = "dup2() over a descriptor that another thread has in poll() or select(): that says what the new one is; the kernel's goes on with the old \
      one";
@@ -59,7 +59,7 @@ const OWN_SET: &str = "what one process adds to an epoll set or takes out of it,
      that it has not used since";
 
 const HEARD_TWICE: &str = "what one process hears once of a connection in an epoll set (EPOLLET, EPOLLONESHOT), another one that has the set by a fork hears \
-     once more if the connection was over before or is handed over to it; so does its own once it is passed on";
+     once more if the connection was over before or is handed over to it; so does its own once it is passed on, or after exec";
 
 const SENT_BEFORE: &str = "sendmmsg() sends all its messages before the answer to the first is looked at: a reset is the next call's";
 
@@ -164,7 +164,7 @@ const fn within_host(
     Known { place: Some(Place::Host), ..known(step, told, after, reason) }
 }
 
-pub(crate) static KNOWN: [Known; 162] = [
+pub(crate) static KNOWN: [Known; 167] = [
     known(
         "* bind *",
         ("0", "EINVAL"),
@@ -204,6 +204,20 @@ pub(crate) static KNOWN: [Known; 162] = [
     known("* send* *", ("#", "ECONNRESET"), &["* *poll* * -", "* dup# *"], REPLACED_UNDER_POLL),
     known("*", ("*", "*wait *has waited: EBADF*"), &["* wait *", "* dup# *"], CLOSED_UNDER_A_CALL),
     known("* select * w *", ("1 w", "waits"), &["* send * 3000000 *"], ROOM_AGAIN),
+    known("* poll *", ("1 OUT", "waits"), &["* send * 3000000 *"], ROOM_AGAIN),
+    known(
+        "* send * do",
+        ("#; *poll * has waited: 1 IN", "#; *poll * has waited: 1 OUT"),
+        &["* fill *", "* poll *O* -"],
+        ANOTHER_QUEUE,
+    ),
+    // The signal finds a call that has sent something, and ends it.
+    known(
+        "* kick *",
+        ("kicked", "kicked; *send * has waited: some"),
+        &["* fill *", "* send * 3000000 -", "* fork"],
+        ANOTHER_QUEUE,
+    ),
     known(
         "@ *",
         ("EAGAIN", "EAGAIN; *select * has waited: 1 w"),
@@ -268,6 +282,7 @@ pub(crate) static KNOWN: [Known; 162] = [
     known("* leave *", ("0", "0; *select *has waited: EBADF*"), NONE, CLOSED_UNDER_A_CALL),
     known("* leave *", ("0", "0; *wait *has waited: EBADF*"), NONE, CLOSED_UNDER_A_CALL),
     known("* leave *", ("0", "0; *poll*has waited: # *NVAL*"), NONE, CLOSED_UNDER_A_CALL),
+    known("* leave *", ("0", "0; *poll*has waited: 1 HUP"), &["* *poll * -"], CLOSED_UNDER_A_CALL),
     // Without a place for the bytes (MSG_TRUNC), or for none.
     known("* recv * do*", ("#", "EINVAL"), &["* send * do"], URGENT_AGAIN),
     known("* re* d*", ("#*", "EAGAIN"), &["* send * do"], URGENT_AGAIN),
@@ -385,6 +400,7 @@ pub(crate) static KNOWN: [Known; 162] = [
     known("* wait *", ("waits", "# *"), &["* ctl * *E", "* wait *", "* give *"], HEARD_TWICE),
     known("* wait *", ("0", "# *HUP"), &["* ctl * *1", "* *wait *", "* give *"], HEARD_TWICE),
     known("* poll2 *", ("1 - IN*", "2 IN IN*"), &["* dgram *", "* ctl * *E", "* wait *"], SET_SAYS),
+    known("* poll *", ("0 -", "1 IN"), &["* ctl * *E", "* wait *", "* exec"], HEARD_TWICE),
     known("* poll2 *", ("1 - *", "2 IN *"), &["* ctl * *E", "* wait *", "* give *"], HEARD_TWICE),
     known("* poll2 *", ("1 * -", "2 * IN"), &["* ctl * *E", "* wait *", "* give *"], HEARD_TWICE),
     known("* poll2 *", ("0 - -*", "1 - IN*"), &["* ctl * *E", "* wait *", "* give *"], HEARD_TWICE),

@@ -1,6 +1,6 @@
 //! Sequences about exec and about descriptors that are passed on, which differed once and must not again, as in [`super::found`].
 
-pub(crate) const PASSED: [(&str, &str); 25] = [
+pub(crate) const PASSED: [(&str, &str); 27] = [
     (
         "seed 80001145: what is refused is so for the next image, too",
         "v4\n\
@@ -385,5 +385,38 @@ pub(crate) const PASSED: [(&str, &str); 25] = [
          L take c\n\
          L get c name\n\
          L get c error",
+    ),
+    (
+        "seed 1000000148: exec ends a connection that only another thread's recv() had any more, and its peer hears a FIN",
+        "host\n\
+         L socket a b\n\
+         L bind a 0\n\
+         L listen a 8\n\
+         L poll a I 0\n\
+         R socket a b\n\
+         R connect a 0\n\
+         L accept a b b\n\
+         R thread\n\
+         S readv a 1 1\n\
+         R close a\n\
+         R exec\n\
+         L writev b 2000 3",
+    ),
+    (
+        "nor does one over the network, whose peer may still send",
+        "v4\n\
+         L socket a b\n\
+         L bind a 0\n\
+         L listen a 8\n\
+         L poll a I 0\n\
+         R socket a b\n\
+         R connect a 0\n\
+         L accept a b b\n\
+         L thread\n\
+         M readv b 1 1\n\
+         L close b\n\
+         L exec\n\
+         R writev a 2000 3\n\
+         R recv a 10 d",
     ),
 ];

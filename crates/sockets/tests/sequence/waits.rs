@@ -1,6 +1,6 @@
 //! Sequences about calls that wait, which differed once and must not again, as in [`super::found`].
 
-pub(crate) const WAITS: [(&str, &str); 26] = [
+pub(crate) const WAITS: [(&str, &str); 27] = [
     (
         "seed 40009005: who peeks for all of it does so also when the connection is handed over and the descriptor closed",
         "v4\n\
@@ -375,5 +375,21 @@ pub(crate) const WAITS: [(&str, &str); 26] = [
          M accept a b n\n\
          L nonblock a 1\n\
          L kick M r",
+    ),
+    (
+        "seed 91010910: nor does close() with SO_LINGER end a connection that another thread's recv() has still",
+        "v4\n\
+         L socket a n\n\
+         L bind a 0\n\
+         L listen a 8\n\
+         L poll a I 0\n\
+         R socket a b\n\
+         R connect a 0\n\
+         L accept a b b\n\
+         L thread\n\
+         R thread\n\
+         L recv b 1 -\n\
+         S recvmmsg a 3000 -\n\
+         M leave b",
     ),
 ];

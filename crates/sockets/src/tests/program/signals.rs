@@ -224,16 +224,15 @@ fn signals_by_the_hundred_do_no_harm() {
     });
 }
 
-/// What most threads do first.
-fn nothing() {}
-
-/// What a thread does that is cancelled while it waits: nothing more.
-fn cancelled(world: &World, prepare: fn(), wait: fn(c_int)) {
+/// What a thread does that is cancelled while it waits: nothing more. `prepare` makes that possible at any time.
+fn cancelled(world: &World, prepare: Option<fn()>, wait: fn(c_int)) {
     let (descriptor, _far) = world.dial();
     extern "C-unwind" fn run(argument: *mut c_void) -> *mut c_void {
         // SAFETY: the other thread's record, which outlives this thread.
-        let (descriptor, prepare, wait) = unsafe { *argument.cast::<(c_int, fn(), fn(c_int))>() };
-        prepare();
+        let (descriptor, prepare, wait) = unsafe { *argument.cast::<(c_int, Option<fn()>, fn(c_int))>() };
+        if let Some(prepare) = prepare {
+            prepare();
+        }
         wait(descriptor);
         core::ptr::null_mut()
     }
@@ -247,7 +246,7 @@ fn cancelled(world: &World, prepare: fn(), wait: fn(c_int)) {
             libc::pthread_create(&raw mut thread, core::ptr::null(), body, (&raw mut record).cast()),
             0
         );
-        if prepare as usize == nothing as fn() as usize {
+        if prepare.is_none() {
             std::thread::sleep(Duration::from_millis(40));
         } else {
             // Elsewhere than in a wait nothing here could be unwound at any time.
@@ -279,7 +278,7 @@ fn threads_are_cancelled_where_they_wait() {
             },
         ];
         for wait in waits {
-            cancelled(&world, nothing, wait);
+            cancelled(&world, None, wait);
         }
         fn at_any_time() {
             let mut before = 7;
@@ -287,7 +286,7 @@ fn threads_are_cancelled_where_they_wait() {
             assert_eq!(unsafe { processes::pthread_setcanceltype(1, &raw mut before) }, 0);
             assert_eq!(before, 0);
         }
-        cancelled(&world, at_any_time, waits[0]);
+        cancelled(&world, Some(at_any_time), waits[0]);
     });
 }
 
