@@ -71,11 +71,14 @@ struct Set {
     watching: usize,
     /// Something happened since [`Interests::take_news`].
     news: bool,
+    /// Something was reported for its only time since [`Interests::take_fired`].
+    fired: bool,
     free: bool,
 }
 
 impl Set {
-    const NEW: Self = Self { first: NONE, last: NONE, listed: 0, watching: 0, news: false, free: false };
+    const NEW: Self =
+        Self { first: NONE, last: NONE, listed: 0, watching: 0, news: false, fired: false, free: false };
 }
 
 /// All sets of the process and what they watch.
@@ -200,6 +203,9 @@ impl Interests {
     /// Interests of a set that have fired for their only time since this was asked.
     pub(crate) fn take_fired(&mut self, set: SetId) -> Vec<Interest> {
         let mut fired = Vec::new();
+        if !core::mem::take(&mut self.sets[set.0 as usize].fired) {
+            return fired;
+        }
         for interest in self.slots.iter_mut().filter(|interest| interest.set == set.0) {
             if interest.disabled && !interest.in_kernel && !core::mem::replace(&mut interest.silent, true) {
                 fired.push(*interest);
@@ -372,6 +378,7 @@ impl Interests {
             reported += 1;
             if interest.events & bits::ONESHOT != 0 {
                 interest.disabled = true;
+                self.sets[set.0 as usize].fired = true;
             } else if interest.events & bits::ET == 0 {
                 self.keep_listed(index);
             }

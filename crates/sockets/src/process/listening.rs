@@ -249,9 +249,10 @@ pub(crate) fn sockets_join(set: SetId) {
     for context in shared(set).contexts().iter() {
         let mut guard = at(context);
         let wakes = WakeOnDrop(&mut guard);
-        let stack = &wakes.0.stack;
-        let sockets: Vec<_> = stack.listeners().chain(stack.datagram_sockets()).collect();
-        for id in sockets {
+        for id in wakes.0.stack.watched(set) {
+            if !matches!(wakes.0.stack.socket(id).state, SocketState::Listening | SocketState::Datagram) {
+                continue;
+            }
             let waits = waiting_sets(wakes.0, id);
             let Some(&(_, descriptor, ..)) = waits.first() else { continue };
             report(wakes.0, id, waits);

@@ -65,16 +65,13 @@ pub(crate) fn send(
     if !process.is_beyond(to) || goes_in_pieces || process.is_away() {
         return sent_by_kernel(process, id);
     }
-    let mut placed = process.place_datagram(id, descriptor);
-    if placed == Placed::Unbound
-        && let Some(bound) = kernel::local_address(descriptor)
-        && kernel::bind_any_port(descriptor, bound).is_ok()
-    {
-        placed = process.place_datagram(id, descriptor);
-    }
-    if placed != Placed::Yes {
-        leave_to_kernel(process, id);
-        return Answer::Kernel;
+    match placed_to_send(process, id, descriptor) {
+        Placed::Yes => {}
+        Placed::Unbound => return sent_by_kernel(process, id),
+        Placed::No => {
+            leave_to_kernel(process, id);
+            return Answer::Kernel;
+        }
     }
     // Which addresses are the stack's is known once it runs.
     if wishes.from.is_some_and(|from| !process.is_from(from)) {
@@ -109,6 +106,22 @@ pub(crate) fn send(
         }
         // Too big, another way, or no room: the kernel's socket has the same port, and can do it.
         Err(_) => sent_by_kernel(process, id),
+    }
+}
+
+/// As [`Process::place_datagram`]; one that is not bound yet gets a port. `Unbound`: the kernel sends for now.
+fn placed_to_send(process: &mut Process, id: SocketId, descriptor: i32) -> Placed {
+    let placed = process.place_datagram(id, descriptor);
+    if placed != Placed::Unbound || process.stack.is_left_to_kernels_sets(id) {
+        return placed;
+    }
+    let bound = kernel::local_address(descriptor);
+    if bound.is_none_or(|bound| kernel::bind_any_port(descriptor, bound).is_err()) {
+        return Placed::No;
+    }
+    match process.place_datagram(id, descriptor) {
+        Placed::Yes => Placed::Yes,
+        _ => Placed::No,
     }
 }
 

@@ -105,3 +105,18 @@ fn a_thread_that_is_seen_to_wait_leaves_connections_where_they_are() {
         assert!(crate::hooks::data::is_connection(descriptor), "it is the kernel's");
     });
 }
+
+#[test]
+fn a_udp_socket_joins_when_a_wait_for_its_set_is_seen() {
+    script(|world| {
+        let end = socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_NONBLOCK);
+        let set = epoll();
+        assert_eq!(bind(end, "0.0.0.0:0".parse().unwrap()), Ok(0));
+        assert_eq!(watch(set, end, libc::EPOLLIN), Ok(0));
+        // What the kernel has received is read, as long as it alone is asked.
+        assert_eq!(recv(end, 10, 0), Err(Errno::AGAIN));
+        assert_eq!(world.told.asked(Kind::Listen).len(), 0);
+        assert_eq!(ask(set, 0), []);
+        assert_eq!(world.told.asked(Kind::Listen).len(), 1);
+    });
+}
