@@ -55,7 +55,7 @@ use self::family::Family;
 pub(crate) use self::family::has_inherited;
 pub(crate) use self::kernel_set::KernelSets;
 pub(crate) use self::life::{after_fork_in_child, after_fork_in_parent, before_fork, finish, load};
-pub(crate) use self::listening::{leave_to_kernel, listener_event, listens_now, sockets_join, watched};
+pub(crate) use self::listening::{leave_to_kernel, listener_event, listens_now, watched};
 use self::loopback::WithinHost;
 use self::ports::SharedPorts;
 use self::session::Session;

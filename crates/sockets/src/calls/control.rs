@@ -11,9 +11,7 @@ use crate::kernel::now;
 use crate::process::contexts::{self, at};
 use crate::process::rounds::Rounds;
 use crate::process::sets::shared;
-use crate::process::{
-    Process, WakeOnDrop, leave_to_kernel, let_others_in, listener_event, sockets_join, watched,
-};
+use crate::process::{Process, WakeOnDrop, leave_to_kernel, let_others_in, listener_event, watched};
 use crate::socket::{SocketId, SocketState};
 use crate::statistics::Why;
 use crate::sys;
@@ -68,13 +66,14 @@ pub(crate) fn epoll_ctl(
 pub(super) fn expose(rounds: &mut Rounds, set: SetId, descriptor: i32) {
     const PATIENCE: Duration = Duration::from_millis(20);
     let shared = shared(set);
-    if shared.begins_to_wait() {
-        sockets_join(set);
-    }
+    let is_first = shared.begins_to_wait();
     shared.exposed.store(true, Ordering::SeqCst);
     for context in shared.contexts().iter() {
         let process = rounds.enter(context);
         process.know_set(set, descriptor);
+        if is_first {
+            process.sockets_join(set);
+        }
         process.expose(set);
         let mut end = None;
         while rounds.enter(context).sleepers.any_in(set)

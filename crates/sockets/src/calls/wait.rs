@@ -18,8 +18,7 @@ use crate::process::dividing::waits_in_set;
 use crate::process::rounds::Rounds;
 use crate::process::sets::{Contexts, Shared, shared};
 use crate::process::{
-    For, Process, Sleeper, Tag, goes_on, has_inherited, let_others_in, readable, settled, sockets_join,
-    spin_until, tag,
+    For, Process, Sleeper, Tag, goes_on, has_inherited, let_others_in, readable, settled, spin_until, tag,
 };
 use crate::socket::SocketId;
 use crate::sys::{self, HandlersRun};
@@ -121,7 +120,7 @@ pub(crate) unsafe fn epoll_wait(
     let shared = shared(set);
     let own = own_in(shared);
     if shared.begins_to_wait() {
-        sockets_join(set);
+        shared.contexts().iter().for_each(|context| at(context).sockets_join(set));
     }
     if mask.is_some() && is_kernels(&mut at(own), set) {
         return Answer::Kernel;

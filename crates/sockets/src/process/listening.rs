@@ -6,10 +6,9 @@ use overfly_broker::Protocol;
 use overfly_link::Link;
 use overfly_profile::rules::Direction;
 
-use super::contexts::at;
 use super::sets::shared;
 use super::tags::private_listener;
-use super::{Placed, Process, WakeOnDrop, has_addresses_of_its_own};
+use super::{Placed, Process, has_addresses_of_its_own};
 use crate::interest::{SetId, bits};
 use crate::socket::{Side, SocketId, SocketState, canonical};
 use crate::statistics::{Refused, Why};
@@ -87,6 +86,24 @@ impl Process {
             SocketState::Datagram => self.place_datagram(id, descriptor) != Placed::No,
             _ => true,
         }
+    }
+
+    /// Somebody waits in a set, or for it, by a call that the library sees, and nobody has before: the listeners and UDP sockets in
+    /// it join.
+    #[cold]
+    pub(crate) fn sockets_join(&mut self, set: SetId) {
+        for id in self.stack.watched(set) {
+            if !matches!(self.stack.socket(id).state, SocketState::Listening | SocketState::Datagram) {
+                continue;
+            }
+            let waits = waiting_sets(self, id);
+            let Some(&(_, descriptor, ..)) = waits.first() else { continue };
+            report(self, id, waits);
+            if !self.joins(id, descriptor) {
+                leave_to_kernel(self, id);
+            }
+        }
+        self.tell_sleepers();
     }
 
     /// Whether a listener, or a UDP socket, is the stack's as well as the kernel's.
@@ -240,27 +257,6 @@ fn waiting_sets(process: &Process, id: SocketId) -> Vec<Registered> {
         }
     });
     found
-}
-
-/// Somebody waits in a set, or for it, by a call that the library sees, and nobody has before: the listeners and UDP sockets in
-/// it join.
-#[cold]
-pub(crate) fn sockets_join(set: SetId) {
-    for context in shared(set).contexts().iter() {
-        let mut guard = at(context);
-        let wakes = WakeOnDrop(&mut guard);
-        for id in wakes.0.stack.watched(set) {
-            if !matches!(wakes.0.stack.socket(id).state, SocketState::Listening | SocketState::Datagram) {
-                continue;
-            }
-            let waits = waiting_sets(wakes.0, id);
-            let Some(&(_, descriptor, ..)) = waits.first() else { continue };
-            report(wakes.0, id, waits);
-            if !wakes.0.joins(id, descriptor) {
-                leave_to_kernel(wakes.0, id);
-            }
-        }
-    }
 }
 
 /// Sets report a listener with the program's data, since they had it before it was one, or before anybody waited in them; from now
