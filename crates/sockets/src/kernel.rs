@@ -402,12 +402,28 @@ pub(crate) fn call_of_thread(thread: i32) -> String {
     text(&format!("/proc/self/task/{thread}/syscall"))
 }
 
-/// The beginning of a file of /proc.
+/// The descriptors that an epoll set of this process watches, by which they were added (proc_pid_fdinfo(5)); none of anything else.
+pub(crate) fn watched_in(set: i32) -> Vec<i32> {
+    let link = rustix::fs::readlink(format!("/proc/self/fd/{set}"), Vec::new());
+    if link.is_ok_and(|link| link.as_bytes() != b"anon_inode:[eventpoll]") {
+        return Vec::new();
+    }
+    let text = text(&format!("/proc/self/fdinfo/{set}"));
+    text.lines()
+        .filter_map(|line| line.strip_prefix("tfd:")?.split_ascii_whitespace().next()?.parse().ok())
+        .collect()
+}
+
+/// A file of /proc.
 fn text(path: &str) -> String {
-    let mut bytes = [0; 256];
-    let read = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty())
-        .and_then(|file| rustix::io::read(file, &mut bytes[..]));
-    String::from_utf8_lossy(&bytes[..read.unwrap_or(0)]).into_owned()
+    let mut text = Vec::new();
+    if let Ok(file) = rustix::fs::open(path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()) {
+        let mut part = [0; 1024];
+        while let Ok(read @ 1..) = rustix::io::read(&file, &mut part[..]) {
+            text.extend_from_slice(&part[..read]);
+        }
+    }
+    String::from_utf8_lossy(&text).into_owned()
 }
 
 /// What the administrator set for TCP.

@@ -138,7 +138,7 @@ pub(crate) fn receive(
         // The kernel's socket has errors of its own, of what it has sent.
         return read_trouble(&mut guard, id, target).map_or(Answer::Kernel, Answer::ok);
     }
-    match guard.place_datagram(id, descriptor) {
+    match guard.place_to_ask(id, descriptor) {
         Placed::Yes => {}
         Placed::Unbound => return Answer::Kernel,
         Placed::No => {
@@ -318,7 +318,7 @@ pub(crate) fn connect(descriptor: i32, remote: Option<SocketAddr>) -> Answer<()>
     if connected.is_some_and(|remote| !process.is_beyond(remote)) {
         process.left(Why::OtherAddress);
         leave_to_kernel(process, id);
-    } else if process.place_datagram(id, descriptor) == Placed::No {
+    } else if process.place_to_ask(id, descriptor) == Placed::No {
         leave_to_kernel(process, id);
     }
     Answer::ok(())

@@ -4,6 +4,9 @@
 //!
 //! * A listener or UDP socket in an epoll set is the kernel's until somebody is seen to wait in the set
 //!   ([`super::sets::Shared::is_waited_in`]). So one that such a program waits for never joins.
+//! * One that is in no set that the library knows may be in another, whose epoll_ctl() was such a call too (smol, async-std). While the
+//!   program only makes calls that do not wait, the kernel answers the first [`CALLS`] of them. Then it is looked whether a set of the
+//!   kernel's has it ([`Process::is_asked_blindly`]); if so the kernel goes on with everything.
 //! * A connection that the program has opened is the stack's before it is in a set. The library's own thread looks whether a thread of
 //!   the program sleeps in the kernel's wait for a set that nobody was seen to wait in. Then the kernel goes on with everything.
 
@@ -15,15 +18,18 @@ use overfly_engine::Instant;
 use super::background::wake_background;
 use super::sets::shared;
 use super::{Process, leave_to_kernel};
-use crate::interest::SetId;
+use crate::interest::{NONE, SetId};
 use crate::kernel::{self, now};
-use crate::socket::{SocketId, SocketState};
+use crate::socket::{SEEN, SocketId, SocketState};
 use crate::sys;
 use crate::table::{self, Entry};
 
 /// How soon it is looked again: at first, and at last.
 const PAUSE: Duration = Duration::from_millis(2);
 const LONG_PAUSE: Duration = Duration::from_secs(1);
+
+/// Calls that do not wait, of a socket that nobody was seen to wait for, which the kernel alone answers.
+const CALLS: u8 = 16;
 
 const REASON: &str =
     "the program waits in epoll sets by a system call of its own, not libc's, which the library does not see";
@@ -90,6 +96,28 @@ impl Process {
         self.unseen.doubts.then_some(self.unseen.next)
     }
 
+    /// A call that does not wait, of a listener or UDP socket: whether the kernel alone is to answer it.
+    pub(crate) fn is_asked_blindly(&mut self, id: SocketId) -> bool {
+        if self.is_in_stack(id) {
+            return false;
+        }
+        let socket = self.stack.socket_mut(id);
+        if !socket.nonblocking || socket.interests != NONE || socket.asked_blindly == SEEN {
+            return self.stack.is_left_to_kernels_sets(id);
+        }
+        socket.asked_blindly += 1;
+        if socket.asked_blindly < CALLS {
+            return true;
+        }
+        socket.asked_blindly = SEEN;
+        let found = is_in_unseen_set(id);
+        if found {
+            FOUND.store(true, Ordering::Relaxed);
+            self.continue_in_kernel();
+        }
+        found
+    }
+
     fn is_doubtful(&mut self, set: SetId) -> bool {
         let known = self.sets.get_mut(set).is_some_and(|record| !record.inherited);
         known && !shared(set).is_waited_in() && self.stack.watching(set) > 0
@@ -129,6 +157,17 @@ impl Process {
             self.part(id);
         }
     }
+}
+
+/// An epoll set has a socket, and the library has seen neither its epoll_create() nor the epoll_ctl().
+fn is_in_unseen_set(id: SocketId) -> bool {
+    kernel::numbers_in("/proc/self/fd").into_iter().filter(|&set| table::lookup(set) == Entry::Kernel).any(
+        |set| {
+            kernel::watched_in(set)
+                .into_iter()
+                .any(|descriptor| table::lookup(descriptor) == Entry::Socket(id))
+        },
+    )
 }
 
 /// A thread of this process sleeps in the kernel's wait for a set. No call that the library sees has ever waited there.

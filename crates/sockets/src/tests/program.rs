@@ -359,6 +359,21 @@ fn fcntl(descriptor: c_int, command: c_int, argument: u64) -> Said {
     said(unsafe { descriptors::fcntl64(descriptor, command, argument) })
 }
 
+fn epoll() -> c_int {
+    // SAFETY: no memory is lent.
+    let set = unsafe { events::epoll_create1(libc::EPOLL_CLOEXEC) };
+    assert!(set >= 0);
+    set
+}
+
+/// What a set says within so many milliseconds: events, and what it was given as data.
+fn ask(set: c_int, timeout: c_int) -> Result<Vec<(u32, u64)>, Errno> {
+    let mut records = [libc::epoll_event { events: 0, u64: 0 }; 8];
+    // SAFETY: the records are lent.
+    let count = said(unsafe { events::epoll_wait(set, records.as_mut_ptr(), 8, timeout) })?;
+    Ok(records.iter().take(count as usize).map(|record| (record.events, record.u64)).collect())
+}
+
 /// Has a set watch a descriptor, whose number is what the set then says.
 fn watch(set: c_int, descriptor: c_int, wanted: c_int) -> Said {
     let mut record = libc::epoll_event { events: wanted as u32, u64: descriptor as u64 };

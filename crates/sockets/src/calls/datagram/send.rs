@@ -10,6 +10,7 @@ use crate::kernel::{self, now};
 use crate::memory::Source;
 use crate::process::{Placed, Process, WakeOnDrop, leave_to_kernel};
 use crate::socket::{SocketId, canonical};
+use crate::table::{self, Entry};
 
 /// Where a datagram goes, as the engine has it: to `destination`, or where the socket is connected. `None`: the kernel sends it, or
 /// says why not.
@@ -64,6 +65,9 @@ pub(crate) fn send(
     let goes_in_pieces = to.is_ipv6() && pieces_above > 0 && longest + PIECE_HEADERS > pieces_above;
     if !process.is_beyond(to) || goes_in_pieces || process.is_away() {
         return sent_by_kernel(process, id);
+    }
+    if process.is_asked_blindly(id) {
+        return sent_blindly(process, id, descriptor);
     }
     match placed_to_send(process, id, descriptor) {
         Placed::Yes => {}
@@ -123,6 +127,11 @@ fn placed_to_send(process: &mut Process, id: SocketId, descriptor: i32) -> Place
         Placed::Yes => Placed::Yes,
         _ => Placed::No,
     }
+}
+
+/// As [`sent_by_kernel`], of a socket that may have become the kernel's just now.
+fn sent_blindly(process: &mut Process, id: SocketId, descriptor: i32) -> Answer<usize> {
+    if table::lookup(descriptor) == Entry::Socket(id) { sent_by_kernel(process, id) } else { Answer::Kernel }
 }
 
 /// The kernel's socket sends it, unless there is an error to be told: what answers comes here, as to all that is sent from that port.

@@ -392,22 +392,17 @@ fn messages_say_where_they_are_from_and_in_which_pieces() {
 fn sets_and_polls_know_datagrams() {
     script(|world| {
         let twins = Twins::new(&world);
-        // SAFETY: no memory is lent.
-        let set = unsafe { events::epoll_create1(0) };
+        let set = epoll();
         for end in twins.ends {
-            let mut record = libc::epoll_event { events: libc::EPOLLIN as u32, u64: end as u64 };
-            // SAFETY: the record is lent.
-            assert_eq!(unsafe { events::epoll_ctl(set, libc::EPOLL_CTL_ADD, end, &raw mut record) }, 0);
+            assert_eq!(watch(set, end, libc::EPOLLIN), Ok(0));
         }
         let mut seen = Vec::new();
         twins.hear(b"news");
         while seen.len() < 2 {
-            let mut found = [libc::epoll_event { events: 0, u64: 0 }; 4];
-            // SAFETY: the records are lent.
-            let count = unsafe { events::epoll_wait(set, found.as_mut_ptr(), 4, 1000) };
-            assert!(count > 0);
-            for record in &found[..count as usize] {
-                let end = record.u64 as c_int;
+            let found = ask(set, 1000).unwrap();
+            assert!(!found.is_empty());
+            for (_, end) in found {
+                let end = end as c_int;
                 assert_eq!(recv(end, 10, ALONE), Ok(b"news".to_vec()));
                 seen.push(end);
             }

@@ -187,16 +187,10 @@ fn sets_of_a_parent_are_its_childs_too() {
     script(|world| {
         let (descriptor, _far) = accepted(&world);
         onward(&world);
-        // SAFETY: no memory is lent.
-        let set = unsafe { events::epoll_create1(0) };
-        let mut record = libc::epoll_event { events: libc::EPOLLIN as u32, u64: 4 };
-        // SAFETY: the record is lent.
-        assert_eq!(unsafe { events::epoll_ctl(set, libc::EPOLL_CTL_ADD, descriptor, &raw mut record) }, 0);
+        let set = epoll();
+        assert_eq!(watch(set, descriptor, libc::EPOLLIN), Ok(0));
         let process = child(fork, || {
-            let mut found = libc::epoll_event { events: 0, u64: 0 };
-            // SAFETY: the record is lent.
-            assert_eq!(said(unsafe { events::epoll_wait(set, &raw mut found, 1, 5000) }), Ok(1));
-            assert_eq!({ found.u64 }, 4);
+            assert_eq!(ask(set, 5000), Ok(vec![(libc::EPOLLIN as u32, descriptor as u64)]));
             assert_eq!(recv(descriptor, 10, 0), Ok(b"news".to_vec()));
         });
         let mut far = Far::Kernel(world.kernel.accept().unwrap().0);

@@ -95,13 +95,8 @@ fn calls_that_wait_are_interrupted_or_go_on() {
         let (descriptor, mut far) = world.dial();
         assert!(install(libc::SIGUSR1, handler(), 0).is_ok());
         let (listener, _) = world.listen();
-        let set = {
-            // SAFETY: no memory is lent.
-            unsafe { events::epoll_create1(0) }
-        };
-        let mut record = libc::epoll_event { events: libc::EPOLLIN as u32, u64: 1 };
-        // SAFETY: the record is lent.
-        unsafe { events::epoll_ctl(set, libc::EPOLL_CTL_ADD, descriptor, &raw mut record) };
+        let set = epoll();
+        assert_eq!(watch(set, descriptor, libc::EPOLLIN), Ok(0));
         let waits: [&dyn Fn() -> Result<(), Errno>; 5] = [
             &|| recv(descriptor, 1, 0).map(drop),
             &|| accept(listener, 0).map(drop),
@@ -110,11 +105,7 @@ fn calls_that_wait_are_interrupted_or_go_on() {
                 // SAFETY: the record is lent.
                 said(unsafe { events::poll(&raw mut asked, 1, -1) }).map(drop)
             },
-            &|| {
-                let mut found = libc::epoll_event { events: 0, u64: 0 };
-                // SAFETY: as above.
-                said(unsafe { events::epoll_wait(set, &raw mut found, 1, -1) }).map(drop)
-            },
+            &|| ask(set, -1).map(drop),
             &|| write(descriptor, &vec![0; 64 << 20]).map(drop),
         ];
         for (index, wait) in waits.iter().enumerate() {

@@ -46,18 +46,11 @@ fn a_thread_hears_that_another_one_closes_or_shuts_its_socket() {
         assert_eq!(said(unsafe { sockets::shutdown(descriptor, libc::SHUT_RD) }), Ok(0));
         assert_eq!(waiting.join().unwrap(), Ok(vec![]));
         // A set that gets a socket while it is waited for.
-        // SAFETY: as above.
-        let set = unsafe { events::epoll_create1(0) };
-        let waiting = std::thread::spawn(move || {
-            let mut found = libc::epoll_event { events: 0, u64: 0 };
-            // SAFETY: the record is lent.
-            (said(unsafe { events::epoll_wait(set, &raw mut found, 1, 5000) }), { found.u64 })
-        });
+        let set = epoll();
+        let waiting = std::thread::spawn(move || ask(set, 5000));
         std::thread::sleep(Duration::from_millis(30));
-        let mut record = libc::epoll_event { events: libc::EPOLLOUT as u32, u64: 6 };
-        // SAFETY: as above.
-        assert_eq!(unsafe { events::epoll_ctl(set, libc::EPOLL_CTL_ADD, descriptor, &raw mut record) }, 0);
-        assert_eq!(waiting.join().unwrap(), (Ok(1), 6));
+        assert_eq!(watch(set, descriptor, libc::EPOLLOUT), Ok(0));
+        assert_eq!(waiting.join().unwrap(), Ok(vec![(libc::EPOLLOUT as u32, descriptor as u64)]));
         let (listener, _) = world.listen();
         assert_eq!(polled(listener, libc::POLLIN, 0), 0);
         let waiting = std::thread::spawn(move || accept(listener, 0));
@@ -115,18 +108,14 @@ fn stacks_of_threads_talk_within_the_host() {
                 });
                 // SAFETY: the records are lent.
                 assert_eq!(said(unsafe { events::poll(asked.as_mut_ptr(), 3, 5) }), Ok(0));
-                // SAFETY: no memory is lent.
-                let set = unsafe { events::epoll_create1(0) };
+                let set = epoll();
                 for end in [opened, descriptor, listener] {
                     assert_eq!(watch(set, end, libc::EPOLLIN), Ok(0));
                 }
-                let mut found = libc::epoll_event { events: 0, u64: 0 };
-                // SAFETY: the record is lent.
-                assert_eq!(said(unsafe { events::epoll_wait(set, &raw mut found, 1, 5) }), Ok(0));
+                assert_eq!(ask(set, 5), Ok(vec![]));
                 assert_eq!(write(opened, b"again"), Ok(5));
-                // SAFETY: as above.
-                assert_eq!(said(unsafe { events::epoll_wait(set, &raw mut found, 1, 2000) }), Ok(1));
-                assert_eq!({ found.u64 }, descriptor as u64);
+                let readable = (libc::EPOLLIN as u32, descriptor as u64);
+                assert_eq!(ask(set, 2000), Ok(vec![readable]));
                 assert_eq!(recv(descriptor, 10, 0), Ok(b"again".to_vec()));
                 for descriptor in [set, opened, descriptor, listener] {
                     assert_eq!(close(descriptor), Ok(0));

@@ -8,26 +8,11 @@ use crate::table::{self, Entry};
 
 const IN: u32 = libc::EPOLLIN as u32;
 
-fn epoll() -> c_int {
-    // SAFETY: no memory is lent.
-    let set = unsafe { events::epoll_create1(libc::EPOLL_CLOEXEC) };
-    assert!(set >= 0);
-    set
-}
-
 /// What the kernel's wait says within so many milliseconds: events and data.
 fn ask_kernel(set: c_int, timeout: c_int) -> Vec<(u32, u64)> {
     let mut records = [epoll_event { events: 0, u64: 0 }; 8];
     // SAFETY: the records are lent.
     let count = unsafe { libc::epoll_wait(set, records.as_mut_ptr(), 8, timeout) };
-    records.iter().take(count as usize).map(|record| (record.events, record.u64)).collect()
-}
-
-/// As a wait that the library sees.
-fn ask(set: c_int, timeout: c_int) -> Vec<(u32, u64)> {
-    let mut records = [epoll_event { events: 0, u64: 0 }; 8];
-    // SAFETY: the records are lent.
-    let count = unsafe { events::epoll_wait(set, records.as_mut_ptr(), 8, timeout) };
     records.iter().take(count as usize).map(|record| (record.events, record.u64)).collect()
 }
 
@@ -38,10 +23,10 @@ fn a_listener_joins_when_a_wait_for_its_set_is_seen() {
         let set = epoll();
         assert_eq!(watch(set, listener, libc::EPOLLIN), Ok(0));
         assert_eq!(world.told.asked(Kind::Listen).len(), 0);
-        assert_eq!(ask(set, 0), []);
+        assert_eq!(ask(set, 0), Ok(vec![]));
         assert_eq!(world.told.asked(Kind::Listen).len(), 1);
         let _far = world.peer.connect(own(port), 40_001);
-        assert_eq!(ask(set, 5000), [(IN, listener as u64)]);
+        assert_eq!(ask(set, 5000), Ok(vec![(IN, listener as u64)]));
         assert!(accept(listener, 0).is_ok());
         // Another one in a set whose waits are seen joins at once.
         let (other, _) = world.listen();
@@ -101,7 +86,7 @@ fn a_thread_that_is_seen_to_wait_leaves_connections_where_they_are() {
         let waits = std::thread::spawn(move || ask(set, 10_000));
         std::thread::sleep(Duration::from_millis(100));
         far.write(b"there");
-        assert_eq!(waits.join().unwrap(), [(IN, descriptor as u64)]);
+        assert_eq!(waits.join().unwrap(), Ok(vec![(IN, descriptor as u64)]));
         assert!(crate::hooks::data::is_connection(descriptor), "it is the kernel's");
     });
 }
@@ -116,7 +101,78 @@ fn a_udp_socket_joins_when_a_wait_for_its_set_is_seen() {
         // What the kernel has received is read, as long as it alone is asked.
         assert_eq!(recv(end, 10, 0), Err(Errno::AGAIN));
         assert_eq!(world.told.asked(Kind::Listen).len(), 0);
-        assert_eq!(ask(set, 0), []);
+        assert_eq!(ask(set, 0), Ok(vec![]));
         assert_eq!(world.told.asked(Kind::Listen).len(), 1);
+    });
+}
+
+/// Adds a socket to a set as no call that the library sees.
+fn watch_unseen(set: c_int, descriptor: c_int) {
+    let mut event = epoll_event { events: IN, u64: descriptor as u64 };
+    // SAFETY: the event is lent.
+    assert_eq!(unsafe { libc::epoll_ctl(set, libc::EPOLL_CTL_ADD, descriptor, &raw mut event) }, 0);
+}
+
+fn epoll_unseen() -> c_int {
+    // SAFETY: no memory is lent.
+    let set = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
+    assert!(set >= 0);
+    set
+}
+
+#[test]
+fn a_listener_in_a_set_that_no_call_has_shown_is_the_kernels() {
+    script(|world| {
+        let (listener, port) = world.listen();
+        assert_eq!(fcntl(listener, libc::F_SETFL, libc::O_NONBLOCK as u64), Ok(0));
+        let set = epoll_unseen();
+        watch_unseen(set, listener);
+        assert_eq!(accept(listener, 0), Err(Errno::AGAIN));
+        for round in 0..20 {
+            let there = TcpStream::connect(("127.0.0.1", port)).unwrap();
+            assert_eq!(ask_kernel(set, 5000), [(IN, listener as u64)], "round {round}");
+            let (accepted, _) = accept(listener, 0).unwrap();
+            assert_eq!(table::lookup(accepted), Entry::Kernel);
+            assert_eq!(accept(listener, 0), Err(Errno::AGAIN));
+            drop(there);
+            assert_eq!(close(accepted), Ok(0));
+        }
+        assert_eq!(world.told.asked(Kind::Listen).len(), 0);
+        // The whole program is the kernel's by now.
+        assert_eq!(table::lookup(listener), Entry::Kernel);
+    });
+}
+
+#[test]
+fn a_listener_that_is_asked_again_and_again_joins() {
+    script(|world| {
+        let (listener, port) = world.listen();
+        assert_eq!(fcntl(listener, libc::F_SETFL, libc::O_NONBLOCK as u64), Ok(0));
+        let other = epoll_unseen();
+        watch_unseen(other, world.listen().0);
+        for _ in 0..15 {
+            assert_eq!(accept(listener, 0), Err(Errno::AGAIN));
+        }
+        assert_eq!(world.told.asked(Kind::Listen).len(), 0);
+        assert_eq!(accept(listener, 0), Err(Errno::AGAIN));
+        assert_eq!(world.told.asked(Kind::Listen).len(), 1);
+        let _far = world.peer.connect(own(port), 40_001);
+        let accepted = core::iter::repeat_with(|| accept(listener, 0)).find(Result::is_ok).unwrap();
+        assert!(crate::hooks::data::is_connection(accepted.unwrap().0));
+    });
+}
+
+#[test]
+fn a_udp_socket_in_a_set_that_no_call_has_shown_is_the_kernels() {
+    script(|world| {
+        let end = socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_NONBLOCK);
+        assert_eq!(bind(end, "127.0.0.2:0".parse().unwrap()), Ok(0));
+        let set = epoll_unseen();
+        watch_unseen(set, end);
+        for _ in 0..20 {
+            assert_eq!(recv(end, 10, 0), Err(Errno::AGAIN));
+        }
+        assert_eq!(world.told.asked(Kind::Listen).len(), 0);
+        assert_eq!(table::lookup(end), Entry::Kernel);
     });
 }

@@ -13,13 +13,6 @@ use crate::hooks::syscall::syscall;
 const IN: u32 = libc::EPOLLIN as u32;
 const OUT: u32 = libc::EPOLLOUT as u32;
 
-fn epoll() -> c_int {
-    // SAFETY: no memory is lent.
-    let set = unsafe { events::epoll_create1(libc::EPOLL_CLOEXEC) };
-    assert!(set >= 0);
-    set
-}
-
 fn control(set: c_int, operation: c_int, descriptor: c_int, wanted: u32) -> Said {
     let mut event = epoll_event { events: wanted, u64: 9 };
     // SAFETY: the record is lent.
@@ -40,7 +33,7 @@ enum Way {
 const WAYS: [Way; 6] = [Way::Wait, Way::Pwait, Way::Pwait2, Way::Number, Way::OldNumber, Way::Number2];
 
 /// What a set says within so many milliseconds.
-fn ask(set: c_int, way: Way, timeout: c_int) -> Result<Vec<(u32, u64)>, Errno> {
+fn ask_by(set: c_int, way: Way, timeout: c_int) -> Result<Vec<(u32, u64)>, Errno> {
     let mut records = [epoll_event { events: 0, u64: 0 }; 8];
     let at = records.as_mut_ptr();
     let time = timespec { tv_sec: 0, tv_nsec: i64::from(timeout.max(0)) * 1_000_000 };
@@ -99,21 +92,21 @@ fn sets_say_what_is_ready_in_each_way_of_asking() {
         let nowhere = |end| said(unsafe { events::epoll_ctl(of(end), libc::EPOLL_CTL_ADD, end, null_mut()) });
         assert_eq!(twins.same(nowhere), Err(Errno::FAULT));
         for way in WAYS {
-            assert_eq!(twins.same(|end| ask(of(end), way, 0)), Ok(vec![]), "{way:?}");
-            assert_eq!(twins.same(|end| ask(of(end), way, 5)), Ok(vec![]), "{way:?}");
+            assert_eq!(twins.same(|end| ask_by(of(end), way, 0)), Ok(vec![]), "{way:?}");
+            assert_eq!(twins.same(|end| ask_by(of(end), way, 5)), Ok(vec![]), "{way:?}");
             twins.hear(b"news");
-            assert_eq!(twins.same(|end| ask(of(end), way, -1)), Ok(vec![(IN, 9)]), "{way:?}");
+            assert_eq!(twins.same(|end| ask_by(of(end), way, -1)), Ok(vec![(IN, 9)]), "{way:?}");
             assert_eq!(twins.same(|end| recv(end, 10, 0)), Ok(b"news".to_vec()));
         }
         assert_eq!(twins.same(|end| control(of(end), libc::EPOLL_CTL_MOD, end, IN | OUT)), Ok(0));
-        assert_eq!(twins.same(|end| ask(of(end), Way::Wait, 0)), Ok(vec![(OUT, 9)]));
+        assert_eq!(twins.same(|end| ask(of(end), 0)), Ok(vec![(OUT, 9)]));
         twins.far_shut();
         let all = IN | OUT | libc::EPOLLRDHUP as u32;
         assert_eq!(twins.same(|end| control(of(end), libc::EPOLL_CTL_MOD, end, all)), Ok(0));
-        assert_eq!(twins.same(|end| ask(of(end), Way::Wait, 0)), Ok(vec![(all, 9)]));
+        assert_eq!(twins.same(|end| ask(of(end), 0)), Ok(vec![(all, 9)]));
         assert_eq!(twins.same(|end| control(of(end), libc::EPOLL_CTL_DEL, end, 0)), Ok(0));
         assert_eq!(twins.same(|end| control(of(end), libc::EPOLL_CTL_DEL, end, 0)), Err(Errno::NOENT));
-        assert_eq!(twins.same(|end| ask(of(end), Way::Wait, 0)), Ok(vec![]));
+        assert_eq!(twins.same(|end| ask(of(end), 0)), Ok(vec![]));
         twins.close();
         assert_eq!(sets.map(close), [Ok(0), Ok(0)]);
     });
@@ -166,17 +159,17 @@ fn edges_and_one_shots_are_said_once() {
         assert_eq!(twins.same(|end| control(of(end), libc::EPOLL_CTL_ADD, end, edge)), Ok(0));
         for _ in 0..2 {
             twins.hear(b"1");
-            assert_eq!(twins.same(|end| ask(of(end), Way::Wait, 1000)), Ok(vec![(IN, 9)]));
-            assert_eq!(twins.same(|end| ask(of(end), Way::Wait, 0)), Ok(vec![]));
+            assert_eq!(twins.same(|end| ask(of(end), 1000)), Ok(vec![(IN, 9)]));
+            assert_eq!(twins.same(|end| ask(of(end), 0)), Ok(vec![]));
             assert_eq!(twins.same(|end| recv(end, 1, 0)), Ok(b"1".to_vec()));
         }
         let once = IN | libc::EPOLLONESHOT as u32;
         assert_eq!(twins.same(|end| control(of(end), libc::EPOLL_CTL_MOD, end, once)), Ok(0));
         twins.hear(b"2");
-        assert_eq!(twins.same(|end| ask(of(end), Way::Wait, 1000)), Ok(vec![(IN, 9)]));
-        assert_eq!(twins.same(|end| ask(of(end), Way::Wait, 0)), Ok(vec![]));
+        assert_eq!(twins.same(|end| ask(of(end), 1000)), Ok(vec![(IN, 9)]));
+        assert_eq!(twins.same(|end| ask(of(end), 0)), Ok(vec![]));
         assert_eq!(twins.same(|end| control(of(end), libc::EPOLL_CTL_MOD, end, once)), Ok(0));
-        assert_eq!(twins.same(|end| ask(of(end), Way::Wait, 0)), Ok(vec![(IN, 9)]));
+        assert_eq!(twins.same(|end| ask(of(end), 0)), Ok(vec![(IN, 9)]));
         let exclusive = IN | libc::EPOLLEXCLUSIVE as u32;
         assert_eq!(
             twins.same(|end| control(of(end), libc::EPOLL_CTL_MOD, end, exclusive)),
@@ -184,7 +177,7 @@ fn edges_and_one_shots_are_said_once() {
         );
         assert_eq!(twins.same(|end| control(of(end), libc::EPOLL_CTL_DEL, end, 0)), Ok(0));
         assert_eq!(twins.same(|end| control(of(end), libc::EPOLL_CTL_ADD, end, exclusive)), Ok(0));
-        assert_eq!(twins.same(|end| ask(of(end), Way::Wait, 0)), Ok(vec![(IN, 9)]));
+        assert_eq!(twins.same(|end| ask(of(end), 0)), Ok(vec![(IN, 9)]));
         assert_eq!(twins.same(|end| control(of(end), libc::EPOLL_CTL_MOD, end, IN)), Err(Errno::INVAL));
         twins.close();
     });
@@ -199,9 +192,9 @@ fn a_set_has_both_kinds_of_descriptors() {
         let (from, to) = rustix::pipe::pipe().unwrap();
         assert_eq!(control(set, libc::EPOLL_CTL_ADD, listener, IN), Ok(0));
         assert_eq!(control(set, libc::EPOLL_CTL_ADD, from.as_raw_fd(), IN), Ok(0));
-        assert_eq!(ask(set, Way::Wait, 0), Ok(vec![]));
+        assert_eq!(ask(set, 0), Ok(vec![]));
         let mut far = world.peer.connect(own(port), 40_001);
-        assert_eq!(ask(set, Way::Wait, -1), Ok(vec![(IN, 9)]));
+        assert_eq!(ask(set, -1), Ok(vec![(IN, 9)]));
         let (descriptor, _) = accept(listener, libc::SOCK_NONBLOCK).unwrap();
         assert_eq!(accept_at_once(listener).err(), Some(Errno::AGAIN));
         assert_eq!(control(set, libc::EPOLL_CTL_ADD, descriptor, IN), Ok(0));
@@ -212,24 +205,24 @@ fn a_set_has_both_kinds_of_descriptors() {
             far.write(b"net");
             (far, to)
         });
-        assert_eq!(ask(set, Way::Wait, -1), Ok(vec![(IN, 9)]));
+        assert_eq!(ask(set, -1), Ok(vec![(IN, 9)]));
         assert_eq!(rustix::io::read(&from, &mut [0; 10]), Ok(4));
-        assert_eq!(ask(set, Way::Wait, -1), Ok(vec![(IN, 9)]));
+        assert_eq!(ask(set, -1), Ok(vec![(IN, 9)]));
         assert_eq!(recv(descriptor, 10, 0), Ok(b"net".to_vec()));
         let (far, to) = writing.join().unwrap();
         rustix::io::write(&to, b"pipe").unwrap();
-        assert_eq!(ask(set, Way::Wait, -1), Ok(vec![(IN, 9)]));
+        assert_eq!(ask(set, -1), Ok(vec![(IN, 9)]));
         assert_eq!(polled(set, libc::POLLIN, -1), libc::POLLIN, "a set is polled itself");
         // SAFETY: no memory is lent.
         let copy = unsafe { descriptors::dup(set) };
-        assert_eq!(ask(copy, Way::Wait, -1), Ok(vec![(IN, 9)]));
+        assert_eq!(ask(copy, -1), Ok(vec![(IN, 9)]));
         let outer = epoll();
         assert_eq!(control(outer, libc::EPOLL_CTL_ADD, set, IN), Ok(0));
-        assert_eq!(ask(outer, Way::Wait, -1), Ok(vec![(IN, 9)]), "a set within a set");
+        assert_eq!(ask(outer, -1), Ok(vec![(IN, 9)]), "a set within a set");
         assert_eq!(rustix::io::read(&from, &mut [0; 10]), Ok(4));
-        assert_eq!(ask(outer, Way::Wait, 0), Ok(vec![]));
+        assert_eq!(ask(outer, 0), Ok(vec![]));
         far.close();
-        assert_eq!(ask(outer, Way::Wait, -1), Ok(vec![(IN, 9)]));
+        assert_eq!(ask(outer, -1), Ok(vec![(IN, 9)]));
         for descriptor in [outer, copy, set, descriptor, listener] {
             assert_eq!(close(descriptor), Ok(0));
         }
@@ -419,7 +412,7 @@ fn a_mask_lets_a_signal_through_while_a_call_waits() {
             let interrupted = said(events::epoll_pwait(set, &raw mut record, 1, -1, &raw const open));
             assert_eq!(interrupted, Err(Errno::INTR));
             raise();
-            assert_eq!(ask(set, Way::Wait, 5), Ok(vec![]), "it is blocked");
+            assert_eq!(ask(set, 5), Ok(vec![]), "it is blocked");
             // What is ready comes first.
             twins.hear(b"x");
             assert_eq!(
