@@ -33,7 +33,11 @@ pub(crate) struct Origin {
 impl Process {
     /// As [`Process::place_datagram`]. `Unbound`: the kernel alone answers a call that does not wait, for now.
     pub(crate) fn place_to_ask(&mut self, id: SocketId, descriptor: i32) -> Placed {
-        if self.is_asked_blindly(id) { Placed::Unbound } else { self.place_datagram(id, descriptor) }
+        if self.is_asked_blindly(id, descriptor) {
+            Placed::Unbound
+        } else {
+            self.place_datagram(id, descriptor)
+        }
     }
 
     /// A UDP socket's datagrams come to this process from now on.

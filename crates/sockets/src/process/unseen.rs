@@ -6,7 +6,7 @@
 //!   ([`super::sets::Shared::is_waited_in`]). So one that such a program waits for never joins.
 //! * One that is in no set that the library knows may be in another, whose epoll_ctl() was such a call too (smol, async-std). While the
 //!   program only makes calls that do not wait, the kernel answers the first [`CALLS`] of them. Then it is looked whether a set of the
-//!   kernel's has it ([`Process::is_asked_blindly`]); if so the kernel goes on with everything.
+//!   kernel's has it ([`Process::is_asked_blindly`]); if so it stays the kernel's.
 //! * A connection that the program has opened is the stack's before it is in a set. The library's own thread looks whether a thread of
 //!   the program sleeps in the kernel's wait for a set that nobody was seen to wait in. Then the kernel goes on with everything.
 
@@ -21,6 +21,7 @@ use super::{Process, leave_to_kernel};
 use crate::interest::{NONE, SetId};
 use crate::kernel::{self, now};
 use crate::socket::{SEEN, SocketId, SocketState};
+use crate::statistics::Why;
 use crate::sys;
 use crate::table::{self, Entry};
 
@@ -97,13 +98,18 @@ impl Process {
     }
 
     /// A call that does not wait, of a listener or UDP socket: whether the kernel alone is to answer it.
-    pub(crate) fn is_asked_blindly(&mut self, id: SocketId) -> bool {
+    pub(crate) fn is_asked_blindly(&mut self, id: SocketId, descriptor: i32) -> bool {
         if self.is_in_stack(id) {
             return false;
         }
         let socket = self.stack.socket_mut(id);
-        if !socket.nonblocking || socket.interests != NONE || socket.asked_blindly == SEEN {
+        if socket.interests != NONE || socket.asked_blindly == SEEN {
             return self.stack.is_left_to_kernels_sets(id);
+        }
+        // Such a program sets O_NONBLOCK by a system call of its own, too.
+        socket.nonblocking = socket.nonblocking || kernel::is_nonblocking(descriptor);
+        if !socket.nonblocking {
+            return false;
         }
         socket.asked_blindly += 1;
         if socket.asked_blindly < CALLS {
@@ -112,8 +118,8 @@ impl Process {
         socket.asked_blindly = SEEN;
         let found = is_in_unseen_set(id);
         if found {
-            FOUND.store(true, Ordering::Relaxed);
-            self.continue_in_kernel();
+            self.left(Why::KernelEpoll);
+            leave_to_kernel(self, id);
         }
         found
     }

@@ -73,5 +73,11 @@ int main(int count, char **arguments)
         printf("%s: the child ends with %x, the parent goes on: %d\n", last ? "clone" : ways[way].name, status, back);
         close(connection);
     }
+    /* The child of a sandbox, in a network namespace of its own (vsftpd): it has used nothing that is its parent's alone. */
+    pid_t child = syscall(SYS_clone, CLONE_NEWNET | SIGCHLD, 0, 0, 0, 0);
+    if (child == 0)
+        _exit(7);
+    check(child > 0 && waitpid(child, &status, 0) == child, "child");
+    printf("the child in another network namespace ends with %x\n", status);
     printf("done\n");
 }

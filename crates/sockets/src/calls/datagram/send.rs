@@ -66,7 +66,7 @@ pub(crate) fn send(
     if !process.is_beyond(to) || goes_in_pieces || process.is_away() {
         return sent_by_kernel(process, id);
     }
-    if process.is_asked_blindly(id) {
+    if process.is_asked_blindly(id, descriptor) {
         return sent_blindly(process, id, descriptor);
     }
     match placed_to_send(process, id, descriptor) {

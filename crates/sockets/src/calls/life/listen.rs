@@ -40,7 +40,7 @@ pub(crate) fn accept(descriptor: i32, flags: i32) -> Answer<Accepted> {
     }
     let since = sys::handlers_run();
     let mut guard = of(id);
-    if guard.stack.socket(id).listening.is_none() || guard.is_asked_blindly(id) {
+    if guard.stack.socket(id).listening.is_none() || guard.is_asked_blindly(id, descriptor) {
         return Answer::Kernel;
     }
     if !guard.join_to_accept(id, descriptor) {

@@ -113,6 +113,11 @@ fn watch_unseen(set: c_int, descriptor: c_int) {
     assert_eq!(unsafe { libc::epoll_ctl(set, libc::EPOLL_CTL_ADD, descriptor, &raw mut event) }, 0);
 }
 
+fn set_nonblocking_unseen(descriptor: c_int) {
+    // SAFETY: no memory is lent.
+    assert_eq!(unsafe { libc::fcntl(descriptor, libc::F_SETFL, libc::O_NONBLOCK) }, 0);
+}
+
 fn epoll_unseen() -> c_int {
     // SAFETY: no memory is lent.
     let set = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
@@ -124,7 +129,7 @@ fn epoll_unseen() -> c_int {
 fn a_listener_in_a_set_that_no_call_has_shown_is_the_kernels() {
     script(|world| {
         let (listener, port) = world.listen();
-        assert_eq!(fcntl(listener, libc::F_SETFL, libc::O_NONBLOCK as u64), Ok(0));
+        set_nonblocking_unseen(listener);
         let set = epoll_unseen();
         watch_unseen(set, listener);
         assert_eq!(accept(listener, 0), Err(Errno::AGAIN));
@@ -138,7 +143,7 @@ fn a_listener_in_a_set_that_no_call_has_shown_is_the_kernels() {
             assert_eq!(close(accepted), Ok(0));
         }
         assert_eq!(world.told.asked(Kind::Listen).len(), 0);
-        // The whole program is the kernel's by now.
+        // It is no longer asked how often.
         assert_eq!(table::lookup(listener), Entry::Kernel);
     });
 }
@@ -165,7 +170,8 @@ fn a_listener_that_is_asked_again_and_again_joins() {
 #[test]
 fn a_udp_socket_in_a_set_that_no_call_has_shown_is_the_kernels() {
     script(|world| {
-        let end = socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_NONBLOCK);
+        let end = socket(libc::AF_INET, libc::SOCK_DGRAM);
+        set_nonblocking_unseen(end);
         assert_eq!(bind(end, "127.0.0.2:0".parse().unwrap()), Ok(0));
         let set = epoll_unseen();
         watch_unseen(set, end);
