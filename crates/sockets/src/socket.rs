@@ -148,9 +148,6 @@ pub(crate) struct Later {
     pub(crate) length: u32,
 }
 
-/// Somebody was seen to wait for a socket, or others have it as well: what is there may be for the first who asks.
-pub(crate) const SEEN: u8 = u8::MAX;
-
 /// One socket.
 pub(crate) struct Socket {
     pub(crate) state: SocketState,
@@ -208,8 +205,8 @@ pub(crate) struct Socket {
     pub(crate) served_by: u8,
     pub(crate) served: u8,
     pub(crate) settled: bool,
-    /// Calls that did not wait, while nobody was seen to wait for it ([`crate::process::unseen`]); or [`SEEN`].
-    pub(crate) asked_blindly: u8,
+    /// No wait for it can be one that the library does not see ([`crate::process::unseen`]).
+    pub(crate) waits_are_seen: bool,
     /// Who of several processes that have it hears of the error.
     pub(crate) error_of_several: Option<told::Error>,
     /// Whether one of them has dissolved it since, by connect() to AF_UNSPEC or one that said that it has failed.
@@ -284,7 +281,7 @@ impl Socket {
             error: None,
             served_by: 0,
             served: 0,
-            asked_blindly: 0,
+            waits_are_seen: false,
             settled: false,
             error_of_several: None,
             dissolved_by_several: None,

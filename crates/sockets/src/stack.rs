@@ -27,7 +27,7 @@ use overfly_wire::MacAddr;
 pub(crate) use self::datagram::{DatagramTable, Datagrams};
 pub(crate) use self::datagram::{Read, Record, Trouble};
 use crate::interest::bits;
-use crate::socket::{Listening, SEEN, Side, Socket, SocketId, SocketState};
+use crate::socket::{Listening, Side, Socket, SocketId, SocketState};
 use crate::socket_table::SocketTable;
 
 /// The next hop where the engine is to ask for it itself.
@@ -161,7 +161,7 @@ impl<T: Link> Stack<T> {
         for id in self.sockets.ids() {
             let socket = self.sockets.at_mut(id);
             // The threads that hold any are the parent's.
-            (socket.holders, socket.asked_blindly) = (0, SEEN);
+            (socket.holders, socket.waits_are_seen) = (0, true);
             match socket.state {
                 SocketState::Listening => {
                     if let Some(listening) = &mut socket.listening {

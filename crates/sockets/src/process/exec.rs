@@ -8,7 +8,7 @@ use rustix::net::{AddressFamily, SocketFlags, ipproto, sockopt};
 use super::life::{EXIT_LINGER, deliver, disown_descriptors};
 use super::{Process, contexts, listens_now};
 use crate::kernel::{self, now};
-use crate::socket::{SEEN, Side, SocketState};
+use crate::socket::{Side, SocketState};
 use crate::table::{self, Entry};
 
 /// The process is about to become another program. If it cannot, what was handed over stays with the kernel.
@@ -121,7 +121,7 @@ impl Process {
         // Options may have been set that only the kernel's socket knows.
         let socket = self.stack.socket_mut(id);
         socket.customized = true;
-        (socket.shared, socket.asked_blindly) = (true, SEEN);
+        (socket.shared, socket.waits_are_seen) = (true, true);
         if listens {
             listens_now(self, id, descriptor, kernel::backlog(descriptor));
         }

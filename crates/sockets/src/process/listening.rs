@@ -10,7 +10,7 @@ use super::sets::shared;
 use super::tags::private_listener;
 use super::{Placed, Process, has_addresses_of_its_own};
 use crate::interest::{SetId, bits};
-use crate::socket::{SEEN, Side, SocketId, SocketState, canonical};
+use crate::socket::{Side, SocketId, SocketState, canonical};
 use crate::statistics::{Refused, Why};
 use crate::table::{self, Entry};
 use crate::{kernel, sys};
@@ -81,7 +81,7 @@ impl Process {
     /// A listener, or a UDP socket, belongs to the stack of the process that waits for it from now on. False if it stays the
     /// kernel's.
     pub(crate) fn joins(&mut self, id: SocketId, descriptor: i32) -> bool {
-        self.stack.socket_mut(id).asked_blindly = SEEN;
+        self.stack.socket_mut(id).waits_are_seen = true;
         match self.stack.socket(id).state {
             SocketState::Listening => self.join_to_watch(id, descriptor),
             SocketState::Datagram => self.place_datagram(id, descriptor) != Placed::No,

@@ -4,13 +4,13 @@
 //!
 //! * A listener or UDP socket in an epoll set is the kernel's until somebody is seen to wait in the set
 //!   ([`super::sets::Shared::is_waited_in`]). So one that such a program waits for never joins.
-//! * One that is in no set that the library knows may be in another, whose epoll_ctl() was such a call too (smol, async-std). While the
-//!   program only makes calls that do not wait, the kernel answers the first [`CALLS`] of them. Then it is looked whether a set of the
-//!   kernel's has it ([`Process::is_asked_blindly`]); if so it stays the kernel's.
+//! * One that is in no set that the library knows may be in another, whose epoll_ctl() was such a call too (smol, async-std). At the first
+//!   call that does not wait, if nobody was seen to wait before, it is looked whether a set of the kernel's has it
+//!   ([`Process::is_asked_blindly`]); if so it stays the kernel's.
 //! * A connection that the program has opened is the stack's before it is in a set. The library's own thread looks whether a thread of
 //!   the program sleeps in the kernel's wait for a set that nobody was seen to wait in. Then the kernel goes on with everything.
 
-use core::sync::atomic::{AtomicBool, Ordering};
+use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use core::time::Duration;
 
 use overfly_engine::Instant;
@@ -20,7 +20,7 @@ use super::sets::shared;
 use super::{Process, leave_to_kernel};
 use crate::interest::{NONE, SetId};
 use crate::kernel::{self, now};
-use crate::socket::{SEEN, SocketId, SocketState};
+use crate::socket::{SocketId, SocketState};
 use crate::statistics::Why;
 use crate::sys;
 use crate::table::{self, Entry};
@@ -29,8 +29,9 @@ use crate::table::{self, Entry};
 const PAUSE: Duration = Duration::from_millis(2);
 const LONG_PAUSE: Duration = Duration::from_secs(1);
 
-/// Calls that do not wait, of a socket that nobody was seen to wait for, which the kernel alone answers.
-const CALLS: u8 = 16;
+/// UDP sockets in a row that were looked for in unseen sets and found in none, and how many are: a program may make one for each question.
+static LOOKS: AtomicU32 = AtomicU32::new(0);
+const LOOKS_MAX: u32 = 64;
 
 const REASON: &str =
     "the program waits in epoll sets by a system call of its own, not libc's, which the library does not see";
@@ -103,7 +104,7 @@ impl Process {
             return false;
         }
         let socket = self.stack.socket_mut(id);
-        if socket.interests != NONE || socket.asked_blindly == SEEN {
+        if socket.interests != NONE || socket.waits_are_seen {
             return self.stack.is_left_to_kernels_sets(id);
         }
         // Such a program sets O_NONBLOCK by a system call of its own, too.
@@ -111,13 +112,11 @@ impl Process {
         if !socket.nonblocking {
             return false;
         }
-        socket.asked_blindly += 1;
-        if socket.asked_blindly < CALLS {
-            return true;
-        }
-        socket.asked_blindly = SEEN;
-        let found = is_in_unseen_set(id);
+        socket.waits_are_seen = true;
+        let of_few = socket.listening.is_some() || LOOKS.fetch_add(1, Ordering::Relaxed) < LOOKS_MAX;
+        let found = of_few && is_in_unseen_set(id);
         if found {
+            LOOKS.store(0, Ordering::Relaxed);
             self.left(Why::KernelEpoll);
             leave_to_kernel(self, id);
         }
