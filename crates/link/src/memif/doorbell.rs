@@ -1,8 +1,9 @@
 //! What ends the sleep of a stack that has many descriptors to wait for.
 
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use core::mem::MaybeUninit;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
-use rustix::event::epoll;
+use rustix::event::{Timespec, epoll};
 
 use super::Registry;
 use crate::Error;
@@ -13,6 +14,9 @@ pub(crate) struct Registered {
     descriptor: OwnedFd,
     registry: Registry,
 }
+
+/// Descriptors that are looked at in one go.
+const LOOKS: usize = 32;
 
 /// Nobody watches.
 const NOBODY: Registry = Registry { adopt: |descriptor| descriptor, release: |_| {} };
@@ -55,7 +59,16 @@ impl Doorbell {
 
     /// It rings for this one, from now on if it did not before.
     pub(super) fn ring_for(&self, descriptor: BorrowedFd<'_>) {
-        let _ = epoll::add(&self.0, descriptor, epoll::EventData::new_u64(0), epoll::EventFlags::IN);
+        let number = u64::from(descriptor.as_raw_fd().cast_unsigned());
+        let _ = epoll::add(&self.0, descriptor, epoll::EventData::new_u64(number), epoll::EventFlags::IN);
+    }
+
+    /// The numbers of those for which it rings now. Where they are many it goes on ringing for the others.
+    pub(super) fn rings_for(&self, mut each: impl FnMut(i32)) {
+        let mut events = [const { MaybeUninit::uninit() }; LOOKS];
+        let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let Ok((events, _)) = epoll::wait(&self.0, &mut events[..], Some(&at_once)) else { return };
+        events.iter().for_each(|event| each((event.data.u64() as u32).cast_signed()));
     }
 
     /// It does not any more.

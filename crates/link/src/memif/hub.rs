@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use overfly_wire::{FrameSink, Unfinished};
 
+use super::doorbell::Doorbell;
 use super::{Counters, FRAME_LEN_MAX, LinkState, MemifLink};
 use crate::counters::counters;
 use crate::finish;
@@ -192,11 +193,23 @@ impl Hub {
 
     /// As [`MemifLink::arm`].
     pub fn arm(&mut self) -> bool {
+        self.check_peers();
+        self.arm_unchecked()
+    }
+
+    /// As [`Hub::arm`], where a doorbell rings for all descriptors of the links: one system call for all of them.
+    pub(super) fn arm_by(&mut self, doorbell: &Doorbell) -> bool {
+        doorbell.rings_for(|number| self.links.iter_mut().for_each(|link| link.heed_descriptor(number)));
+        self.remove_the_gone();
+        self.arm_unchecked()
+    }
+
+    /// As [`MemifLink::arm_unchecked`].
+    pub(super) fn arm_unchecked(&mut self) -> bool {
         let mut safe = true;
         for link in &mut self.links {
-            safe &= link.arm();
+            safe &= link.arm_unchecked();
         }
-        self.remove_the_gone();
         safe
     }
 
@@ -240,8 +253,14 @@ impl Hub {
         &self.counters
     }
 
-    #[cold]
     fn remove_the_gone(&mut self) {
+        if self.links.iter().any(|link| link.state() != LinkState::Up) {
+            self.remove_those_gone();
+        }
+    }
+
+    #[cold]
+    fn remove_those_gone(&mut self) {
         let Hub { links, table, past, gone, counters, .. } = self;
         let before = links.len();
         // Where those that stay will be.
@@ -271,11 +290,9 @@ impl Hub {
             *past += *link.counters();
             false
         });
-        if links.len() != before {
-            let mut stays = places.iter().map(Option::is_some);
-            self.behind.retain(|_| stays.next().unwrap_or_default());
-            self.first = 0;
-        }
+        let mut stays = places.iter().map(Option::is_some);
+        self.behind.retain(|_| stays.next().unwrap_or_default());
+        self.first = 0;
     }
 
     /// The only link, if its peer takes all that a stack sends.

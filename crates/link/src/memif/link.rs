@@ -1,15 +1,13 @@
 //! The data path of one ring pair.
 
 pub(super) mod pulse;
+mod woken;
 
 use core::ptr::NonNull;
 use core::sync::atomic::{AtomicU16, Ordering};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use overfly_wire::FrameSink;
-use rustix::event::{PollFd, PollFlags, poll};
-use rustix::io::{IoSliceMut, ReadWriteFlags, preadv2};
-use rustix::time::Timespec;
 
 use super::doorbell::Registered;
 use super::interrupt::Ringer;
@@ -28,8 +26,6 @@ const PREFETCH_AHEAD: u16 = 4;
 /// Entries of chains that one call of `receive` walks through, before it leaves the rest to the next: a frame of the peer's
 /// making may have as many as the ring, and bring no bytes.
 const CHAIN_ENTRIES_A_CALL: u32 = 1 << 14;
-/// Wake-ups in a row without a frame either way, at most.
-const IDLE_WAKEUPS_MAX: u32 = 1 << 16;
 /// Calls of `receive` in a row that find nothing before the control socket is asked whether the peer lives: some milliseconds.
 const EMPTY_RECEIVES: u32 = 1 << 16;
 
@@ -359,45 +355,17 @@ impl MemifLink {
     ///
     /// Nobody is woken because there is room to send again: after [`FrameSink::frame`] has returned `None`, sleep for a short time only.
     pub fn arm(&mut self) -> bool {
-        if !self.check_peer() {
+        self.check_peer();
+        self.arm_unchecked()
+    }
+
+    /// As [`MemifLink::arm`], where no descriptor is readable that was not before: the peer has not gone, and no interrupt has come.
+    pub(super) fn arm_unchecked(&mut self) -> bool {
+        if self.state != LinkState::Up {
             return true;
         }
         self.armed = true;
         sleep::may_sleep(self.receive.peer_index(), self.receive.ring.flags(), self.receive.next)
-    }
-
-    /// Looks whether the peer still lives, and takes the interrupts that have come. Returns whether the link is up. The
-    /// calls of this type notice by themselves in the end, but only now and then.
-    pub fn check_peer(&mut self) -> bool {
-        self.empty_receives = 0;
-        let mut descriptors = [
-            PollFd::from_borrowed_fd(self.control.as_fd(), PollFlags::IN),
-            PollFd::from_borrowed_fd(self.wakeup.as_fd(), PollFlags::IN),
-        ];
-        if poll(&mut descriptors, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).is_ok_and(|ready| ready > 0) {
-            let [control, wakeup] = descriptors.map(|descriptor| !descriptor.revents().is_empty());
-            if wakeup {
-                self.counters.wakeups += 1;
-                silence(self.wakeup.as_fd());
-                self.judge_wakeup();
-            }
-            // What it sent before is taken first.
-            if control && self.state == LinkState::Up && self.receive.is_empty() {
-                self.state = LinkState::PeerGone;
-            }
-        }
-        self.state == LinkState::Up
-    }
-
-    /// Interrupts come with frames. A peer that keeps this end awake without any (it filled an eventfd of the semaphore kind,
-    /// say, of which a read takes 1) would cost a processor and pay nothing.
-    fn judge_wakeup(&mut self) {
-        let frames = self.counters.received_frames.wrapping_add(self.counters.sent_frames);
-        self.idle_wakeups = if frames == self.frames_at_wakeup { self.idle_wakeups + 1 } else { 0 };
-        self.frames_at_wakeup = frames;
-        if self.idle_wakeups > IDLE_WAKEUPS_MAX && self.state == LinkState::Up {
-            self.state = LinkState::PeerBroken("it wakes this end again and again for nothing");
-        }
     }
 
     /// Bytes of shared memory that are mapped for it.
@@ -738,14 +706,6 @@ fn prefetch(memory: NonNull<u8>) {
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _ = memory;
-}
-
-/// Sets an eventfd back to 0, without waiting even if the peer made it block.
-fn silence(eventfd: BorrowedFd<'_>) {
-    const AT_NO_OFFSET: u64 = u64::MAX;
-    let mut count = [0; 8];
-    let mut target = [IoSliceMut::new(&mut count)];
-    let _ = preadv2(eventfd, &mut target, AT_NO_OFFSET, ReadWriteFlags::NOWAIT);
 }
 
 impl FrameSink for MemifLink {

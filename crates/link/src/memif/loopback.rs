@@ -136,6 +136,8 @@ pub struct Loopback {
     gone: Vec<Mac>,
     /// Somebody may be at a door.
     rang: bool,
+    /// A link's interrupt may have come, or its peer may have gone.
+    rang_since_armed: bool,
     calls: u32,
     counters: LoopbackCounters,
 }
@@ -166,6 +168,7 @@ impl Loopback {
             spare: Vec::new(),
             gone: Vec::new(),
             rang: false,
+            rang_since_armed: false,
             calls: 0,
             counters: LoopbackCounters::default(),
         })
@@ -460,7 +463,9 @@ impl Link for Loopback {
     }
 
     fn arm(&mut self) -> bool {
-        self.hub.arm() && self.queue.is_empty()
+        let rang = core::mem::take(&mut self.rang_since_armed);
+        let safe = if rang { self.hub.arm_by(&self.doorbell) } else { self.hub.arm_unchecked() };
+        safe && self.queue.is_empty()
     }
 
     fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
@@ -468,7 +473,7 @@ impl Link for Loopback {
     }
 
     fn rang(&mut self) {
-        self.rang = true;
+        (self.rang, self.rang_since_armed) = (true, true);
     }
 
     /// A visitor has not said what it offers yet.
@@ -602,6 +607,43 @@ mod tests {
         server.arm();
         let gone = server.take_gone();
         assert!(gone.as_ref().is_some_and(|gone| gone.includes(own)) && !server.has_peers(), "{gone:?}");
+    }
+
+    #[test]
+    fn the_doorbell_is_silent_once_who_rang_was_heard() {
+        let (mut server, place) = (stack(1), somewhere());
+        server.listen(place, true).unwrap();
+        let mut clients: Vec<Loopback> = (2..42).map(stack).collect();
+        let reach = |client: &mut Loopback| client.reach(place, false).unwrap();
+        let names: Vec<Mac> = clients.iter_mut().map(reach).collect();
+        assert_eq!(next(&mut server), None);
+        let rings = |server: &Loopback| {
+            let mut count = 0;
+            server.doorbell.rings_for(|_| count += 1);
+            count
+        };
+        for round in 1..4 {
+            while !server.arm() {}
+            assert_eq!(rings(&server), 0);
+            for (client, name) in clients.iter_mut().zip(&names) {
+                send(client, *name, 100, round);
+            }
+            // As many as are looked at in one go, and the others later.
+            assert_eq!(rings(&server), 32);
+            assert!(!server.arm(), "there are frames");
+            for _ in 0..clients.len() {
+                assert_eq!(next(&mut server), Some((100, round)));
+            }
+            assert!(server.arm());
+            assert_eq!(rings(&server), 8);
+            server.rang();
+        }
+        clients.clear();
+        while rings(&server) > 0 {
+            server.rang();
+            assert!(server.arm());
+        }
+        assert!(server.take_gone().is_some() && !server.has_peers());
     }
 
     #[test]

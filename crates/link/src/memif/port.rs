@@ -147,7 +147,7 @@ impl Link for MemifPort {
 
     fn arm(&mut self) -> bool {
         self.rang = true;
-        self.hub.arm()
+        self.hub.arm_by(&self.doorbell)
     }
 
     fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
