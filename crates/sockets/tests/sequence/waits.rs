@@ -1,6 +1,6 @@
 //! Sequences about calls that wait, which differed once and must not again, as in [`super::found`].
 
-pub(crate) const WAITS: [(&str, &str); 27] = [
+pub(crate) const WAITS: [(&str, &str); 29] = [
     (
         "seed 40009005: who peeks for all of it does so also when the connection is handed over and the descriptor closed",
         "v4\n\
@@ -391,5 +391,34 @@ pub(crate) const WAITS: [(&str, &str); 27] = [
          L recv b 1 -\n\
          S recvmmsg a 3000 -\n\
          M leave b",
+    ),
+    (
+        "seed 94005085: who waits in poll() hears of what comes after another thread has sent urgent data, with which the kernel goes on",
+        "v6\n\
+         R socket a n\n\
+         R bind a 5\n\
+         R listen a 8\n\
+         L socket a n\n\
+         L connect a 5\n\
+         R accept a b n\n\
+         L thread\n\
+         L poll a I -\n\
+         M send a 1 do\n\
+         R shutdown b 1",
+    ),
+    (
+        "and of data",
+        "v4\n\
+         L socket a n\n\
+         L bind a 0\n\
+         L listen a 8\n\
+         L poll a I 0\n\
+         R socket a b\n\
+         R connect a 0\n\
+         L accept a b b\n\
+         L thread\n\
+         M poll b I -\n\
+         L send b 5 do\n\
+         R send a 5 d",
     ),
 ];
