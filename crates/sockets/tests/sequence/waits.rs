@@ -1,6 +1,6 @@
 //! Sequences about calls that wait, which differed once and must not again, as in [`super::found`].
 
-pub(crate) const WAITS: [(&str, &str); 29] = [
+pub(crate) const WAITS: [(&str, &str); 31] = [
     (
         "seed 40009005: who peeks for all of it does so also when the connection is handed over and the descriptor closed",
         "v4\n\
@@ -420,5 +420,34 @@ pub(crate) const WAITS: [(&str, &str); 29] = [
          M poll b I -\n\
          L send b 5 do\n\
          R send a 5 d",
+    ),
+    (
+        "seed 94012197: a UDP socket in two sets, of which one is waited in",
+        "v4\n\
+         L dgram a n\n\
+         L epoll b\n\
+         L ctl b add a IOR\n\
+         L epoll c\n\
+         L ctl c add a IOR\n\
+         L wait b +\n\
+         L wait c +",
+    ),
+    (
+        "seed 94008850: also when it has a datagram",
+        "v4\n\
+         L dgram a n\n\
+         L bind a 0\n\
+         R dgram a n\n\
+         L epoll b\n\
+         L ctl b add a IE\n\
+         R sendto a 0 5 d\n\
+         L epoll c\n\
+         L ctl c add a IX\n\
+         L wait b +\n\
+         L wait c +\n\
+         L recv a 100 d\n\
+         R sendto a 0 7 d\n\
+         L wait c +\n\
+         L wait b +",
     ),
 ];
