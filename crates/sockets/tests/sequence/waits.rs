@@ -1,6 +1,6 @@
 //! Sequences about calls that wait, which differed once and must not again, as in [`super::found`].
 
-pub(crate) const WAITS: [(&str, &str); 31] = [
+pub(crate) const WAITS: [(&str, &str); 33] = [
     (
         "seed 40009005: who peeks for all of it does so also when the connection is handed over and the descriptor closed",
         "v4\n\
@@ -449,5 +449,30 @@ pub(crate) const WAITS: [(&str, &str); 31] = [
          R sendto a 0 7 d\n\
          L wait c +\n\
          L wait b +",
+    ),
+    (
+        "seed 94019761: a set tells the error of a UDP socket that had it before anybody waited",
+        "v6\n\
+         L dgram a n\n\
+         L epoll b\n\
+         L ctl b add a -\n\
+         L connect a 7\n\
+         L writev a 5 5\n\
+         L wait b +\n\
+         L wait b 0\n\
+         L get a error\n\
+         L wait b 0",
+    ),
+    (
+        "and it is one, and nothing to read",
+        "v4\n\
+         L dgram a n\n\
+         L epoll b\n\
+         L ctl b add a I\n\
+         L connect a 7\n\
+         L writev a 5 5\n\
+         L wait b +\n\
+         L recv a 5 d\n\
+         L wait b 0",
     ),
 ];
