@@ -172,7 +172,7 @@ const fn within_host(
     Known { place: Some(Place::Host), ..known(step, told, after, reason) }
 }
 
-pub(crate) static KNOWN: [Known; 184] = [
+pub(crate) static KNOWN: [Known; 186] = [
     known(
         "* bind *",
         ("0", "EINVAL"),
@@ -254,6 +254,7 @@ pub(crate) static KNOWN: [Known; 184] = [
     known("* send* *", ("ECONNRESET", "EPIPE"), &["* fill *", "* shutdown *", "* send * do"], ANOTHER_QUEUE),
     known("@ select *", ("0 after the timer", "1 w at once"), &["* fill *", "* fork"], ANOTHER_QUEUE),
     known("@ poll2 *", ("waits", "# *OUT*"), &["* fill *", "* fork"], ANOTHER_QUEUE),
+    known("@ poll2 *", ("# IN IN", "# IN+OUT IN+OUT"), &["* fill *", "* fork"], ANOTHER_QUEUE),
     known(
         "* get * state",
         ("ESTABLISHED", "CLOSE_WAIT"),
@@ -452,6 +453,12 @@ pub(crate) static KNOWN: [Known; 184] = [
     known("* wait *", ("0", "# *"), &["* ctl * *E", "* wait *", "* fork"], HEARD_TWICE),
     known("* wait *", ("waits", "# *"), &["* ctl * *E", "* wait *", "* fork"], HEARD_TWICE),
     known("* wait *", ("0", "# *"), &["* ctl * *E", "* wait *", "* give *"], HEARD_TWICE),
+    known(
+        "* wait *",
+        ("0 after the timer", "# * at once"),
+        &["* ctl * *E", "* wait *", "* give *"],
+        HEARD_TWICE,
+    ),
     known("* wait *", ("waits", "# *"), &["* ctl * *E", "* wait *", "* give *"], HEARD_TWICE),
     known("* wait *", ("0", "# *HUP"), &["* ctl * *1", "* *wait *", "* give *"], HEARD_TWICE),
     known("* poll2 *", ("1 - IN*", "2 IN IN*"), &["* dgram *", "* ctl * *E", "* wait *"], SET_SAYS),
