@@ -13,7 +13,8 @@ use rustix::io::{Errno, FdFlags};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, sockopt};
 
 pub(crate) use self::connection::{
-    forget_port, is_in_repair, is_shut_for_reading, is_unconnected, need_not_tell, set_untold, tell_connect,
+    forget_port, forget_what_to_tell, is_in_repair, is_shut_for_reading, is_unconnected, need_not_tell,
+    set_untold, tell_connect,
 };
 use crate::options::{self, Backing, Fresh, Listener};
 use crate::process::contexts::are_several;

@@ -206,8 +206,9 @@ pub(crate) fn send(hold: &mut Hold, descriptor: i32, source: Source<'_>, flags: 
         drop(guard);
         return datagram::send(descriptor, source, None, datagram::ControlMessages::default(), flags);
     }
-    let writes = !guard.stack.is_over(id) && !guard.stack.socket(id).write_shut;
-    if flags & libc::MSG_OOB != 0 && writes && guard.stack.socket(id).state == SocketState::Connected {
+    let socket = guard.stack.socket(id);
+    let writes = socket.state == SocketState::Connected && !socket.write_shut && !guard.stack.is_over(id);
+    if flags & libc::MSG_OOB != 0 && writes && source.length() > 0 {
         // The engine has no urgent pointer: who uses it is better off with the kernel.
         return match guard.hand_over(id) {
             Ok(()) => Answer::Kernel,

@@ -238,7 +238,7 @@ pub unsafe extern "C-unwind" fn connect(
     }
     // SAFETY: the program lends the address for the call.
     if result == 0 && unsafe { is_unspecified(address, length) } {
-        kernel::set_untold(descriptor, false);
+        kernel::forget_what_to_tell(descriptor);
     }
     result
 }
@@ -254,10 +254,11 @@ pub unsafe extern "C" fn shutdown(descriptor: c_int, how: c_int) -> c_int {
     }
     // SAFETY: the program's arguments, handed on.
     let result = unsafe { next::shutdown(descriptor, how) };
-    if result == 0 && is_active() {
-        kernel::need_not_tell(descriptor);
+    let outcome = if result == 0 { Ok(()) } else { Err(last_error()) };
+    if is_active() && matches!(outcome, Ok(()) | Err(Errno::NOTCONN)) {
+        kernel::need_not_tell(descriptor, outcome.is_err());
     }
-    result
+    done(outcome)
 }
 
 /// The name of one of a connection's ends, into the program's record, or what the kernel says.

@@ -57,11 +57,30 @@ fn is_untold(descriptor: i32) -> bool {
     number(descriptor, libc::IPPROTO_IP, libc::IP_RETOPTS) == Ok(1)
 }
 
-/// After shutdown() no connect() has anything to say (inet_shutdown() in Linux, net/ipv4/af_inet.c).
-pub(crate) fn need_not_tell(descriptor: i32) {
+/// After shutdown() no connect() has anything to say. Of a connection that is over it says EINVAL then, until AF_UNSPEC (SS_DISCONNECTING,
+/// inet_shutdown() in Linux, net/ipv4/af_inet.c).
+pub(crate) fn need_not_tell(descriptor: i32, is_over: bool) {
     if is_untold(descriptor) {
         set_untold(descriptor, false);
+        set_shut_untold(descriptor, is_over);
     }
+}
+
+/// AF_UNSPEC has ended the connection: nothing is to be told of it.
+pub(crate) fn forget_what_to_tell(descriptor: i32) {
+    set_untold(descriptor, false);
+    if is_shut_untold(descriptor) {
+        set_shut_untold(descriptor, false);
+    }
+}
+
+/// As [`set_untold`], in another such option.
+fn set_shut_untold(descriptor: i32, shut: bool) {
+    let _ = Backing(descriptor).set(libc::IPPROTO_IP, libc::IP_RECVOPTS, &i32::from(shut).to_ne_bytes());
+}
+
+fn is_shut_untold(descriptor: i32) -> bool {
+    number(descriptor, libc::IPPROTO_IP, libc::IP_RECVOPTS) == Ok(1)
 }
 
 /// The kernel's connect() has said EISCONN: what it says if it is the first one of a connection that was handed over before any
@@ -69,7 +88,8 @@ pub(crate) fn need_not_tell(descriptor: i32) {
 pub(crate) fn tell_connect(descriptor: i32) -> Result<(), Errno> {
     let Some(state) = state(descriptor) else { return Err(Errno::ISCONN) };
     if !is_untold(descriptor) {
-        return Err(Errno::ISCONN);
+        let shut_untold = state == CLOSE && is_shut_untold(descriptor);
+        return Err(if shut_untold { Errno::INVAL } else { Errno::ISCONN });
     }
     set_untold(descriptor, false);
     match state {

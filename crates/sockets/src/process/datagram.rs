@@ -8,6 +8,7 @@ use rustix::net::sockopt;
 
 use super::Process;
 use super::session::Session;
+use crate::interest::bits;
 use crate::kernel::{self, now};
 use crate::socket::{SocketId, canonical};
 use crate::statistics::{Refused, Why};
@@ -112,6 +113,20 @@ impl Process {
         }
         self.statistics.datagram_sockets += 1;
         Placed::Yes
+    }
+
+    /// The kernel's socket of a UDP socket has an error, as of what was sent before the socket came to the stack: it is the stack's from now
+    /// on, which tells it to whoever asks first. False if there is none to take (those of IP_RECVERR wait in a queue), or if it is another
+    /// process's as well.
+    pub(crate) fn takes_kernels_error(&mut self, id: SocketId) -> bool {
+        if self.stack.datagrams(id).is_none_or(|part| part.of_all || part.changed.is_some()) {
+            return false;
+        }
+        let socket = self.stack.socket_mut(id);
+        let Ok(Err(error)) = sockopt::socket_error(kernel::borrow(socket.descriptor)) else { return false };
+        socket.error = Some(error);
+        self.stack.datagram_news(id, bits::IN | bits::OUT | bits::ERR | bits::RDNORM | bits::WRNORM);
+        true
     }
 
     fn displaced(&mut self, why: Why) -> Placed {

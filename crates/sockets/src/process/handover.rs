@@ -209,10 +209,12 @@ impl Process {
         self.apply(descriptor, &self.stack.socket(listener).settings);
     }
 
-    /// The connection is the kernel's: so are its descriptors, and what watches it.
+    /// The connection is the kernel's: so are its descriptors, and what watches it. Whoever sleeps for it does so in the kernel from now
+    /// on, whatever the caller goes on with.
     pub(crate) fn let_go(&mut self, id: SocketId) {
         self.set_free(id);
         self.stack.depart(id);
+        self.tell_sleepers();
     }
 
     /// A socket's descriptors, and what watches it, are the kernel's.

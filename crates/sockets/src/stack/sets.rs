@@ -102,11 +102,14 @@ impl<T: Link> Stack<T> {
         }
     }
 
-    /// The program never waits for the socket but in a set, and the kernel alone reports it there: one that has not joined.
+    /// The program never waits for the socket but in sets, and the kernel alone reports it there: one that has not joined.
     pub(crate) fn is_left_to_kernels_sets(&self, id: SocketId) -> bool {
-        let mut is = false;
-        self.watchers(id, |interest| is |= interest.in_kernel);
-        is && self.sockets.at(id).nonblocking && !self.has_joined(id)
+        let (mut is, mut is_reported_here) = (false, false);
+        self.watchers(id, |interest| {
+            is |= interest.in_kernel;
+            is_reported_here |= !interest.in_kernel;
+        });
+        is && !is_reported_here && self.sockets.at(id).nonblocking && !self.has_joined(id)
     }
 
     /// The interests in a socket, as they are.

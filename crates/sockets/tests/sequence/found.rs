@@ -1,6 +1,6 @@
 //! Sequences that differed once, and must not again: what it was about, and the sequence as a seed found it, shortened.
 
-pub(crate) const FOUND: [(&str, &str); 45] = [
+pub(crate) const FOUND: [(&str, &str); 46] = [
     (
         "data for a connection that was shut down both ways resets it",
         "v4\n\
@@ -681,5 +681,19 @@ pub(crate) const FOUND: [(&str, &str); 45] = [
          L shutdown b 2\n\
          R send a 5 do\n\
          R send a 5 d",
+    ),
+    (
+        "seed 94020740: send() of no bytes with MSG_OOB sends none, and moves nothing",
+        "host\n\
+         R socket a b\n\
+         R bind a 5\n\
+         R listen a 8\n\
+         R poll a I 0\n\
+         L socket a b\n\
+         L connect a 5\n\
+         R accept a b n\n\
+         L fill a\n\
+         L leave a\n\
+         R send b 0 do",
     ),
 ];

@@ -61,6 +61,9 @@ const OWN_SET: &str = "what one process adds to an epoll set or takes out of it,
 const HEARD_TWICE: &str = "what one process hears once of a connection in an epoll set (EPOLLET, EPOLLONESHOT), another one that has the set by a fork hears \
      once more if the connection was over before or is handed over to it; so does its own once it is passed on, or after exec";
 
+/// By a thread that waits in the set as the connection is passed on.
+const GIVEN_AND_HEARD: (&str, &str) = ("1", "1; *wait * - has waited: 1 *HUP");
+
 const SENT_BEFORE: &str = "sendmmsg() sends all its messages before the answer to the first is looked at: a reset is the next call's";
 
 const ONE_OR_BOTH: &str =
@@ -88,12 +91,14 @@ const PROBED: &str = "whoever has shut a full connection both ways and reads res
 
 const TAKEN_BEFORE: &str = "of a thread in poll() and one in recv() or send() that wait for a connection which is reset, one wakes first: the poll() says \
      POLLERR only if that is the one, in the kernel as well";
+const ONE_HEARS: &str = "of a thread in recv() and one in send() that wait for a connection which is reset, the one that wakes first is told so, in the \
+     kernel as well";
 const READ_BEFORE: &str = "of a thread in poll() and one in recv() that wait for the same data one wakes first: if that is the one in recv(), the poll() goes \
      on waiting, in the kernel as well";
 /// The one that reads, and a poll() that has waited: of an actor before it, or after it, in the alphabet.
 const READ: &str = "#; *re* has waited: # *";
-const POLLED_AND_READ: &str = "#; *poll* *I* has waited: # IN*; *re* has waited: # *";
-const READ_AND_POLLED: &str = "#; *re* has waited: # *; *poll* *I* has waited: # IN*";
+const POLLED_AND_READ: &str = "#; *poll* *I* has waited: # *IN*; *re* has waited: # *";
+const READ_AND_POLLED: &str = "#; *re* has waited: # *; *poll* *I* has waited: # *IN*";
 const POLL_AND_READ: &[&str] = &["* poll* *I* -"];
 
 const POLLED_FIRST: &str = "*poll * has waited: # *ERR+HUP*";
@@ -105,6 +110,9 @@ const ONE_END: &str = "of a connection within the host whose other end was close
      as nobody takes its FIN";
 /// The other end was closed, and this one handed over and shut.
 const CLOSED_AND_SHUT: &[&str] = &["* close *", "* fork", "* shutdown *"];
+const LEFT_AND_SHUT: &[&str] = &["* leave *", "* fork", "* shutdown *"];
+const LEFT_GIVEN_AND_SHUT: &[&str] = &["* leave *", "* give *", "* shutdown *"];
+const CLOSED_KEPT_AND_SHUT: &[&str] = &["* close *", "* exec", "* shutdown *"];
 const FORK_CLOSED_AND_SHUT: &[&str] = &["* fork", "* close *", "* shutdown *"];
 const CLOSED_GIVEN_AND_SHUT: &[&str] = &["* close *", "* give *", "* shutdown *"];
 
@@ -164,7 +172,7 @@ const fn within_host(
     Known { place: Some(Place::Host), ..known(step, told, after, reason) }
 }
 
-pub(crate) static KNOWN: [Known; 167] = [
+pub(crate) static KNOWN: [Known; 186] = [
     known(
         "* bind *",
         ("0", "EINVAL"),
@@ -202,6 +210,7 @@ pub(crate) static KNOWN: [Known; 167] = [
     known("* dup# *", ("0", "0; *select * has waited: # *"), &["* *select * -"], REPLACED_UNDER_POLL),
     // The old one goes when the kernel's poll() does.
     known("* send* *", ("#", "ECONNRESET"), &["* *poll* * -", "* dup# *"], REPLACED_UNDER_POLL),
+    known("* re* *", ("waits", "0*"), &["* *poll* * -", "* dup# *"], REPLACED_UNDER_POLL),
     known("*", ("*", "*wait *has waited: EBADF*"), &["* wait *", "* dup# *"], CLOSED_UNDER_A_CALL),
     known("* select * w *", ("1 w", "waits"), &["* send * 3000000 *"], ROOM_AGAIN),
     known("* poll *", ("1 OUT", "waits"), &["* send * 3000000 *"], ROOM_AGAIN),
@@ -236,6 +245,37 @@ pub(crate) static KNOWN: [Known; 167] = [
         &["* fork", "* fill *", "* select * w *"],
         ANOTHER_QUEUE,
     ),
+    known(
+        "* kick *",
+        ("kicked; *send * has waited: EINTR", "kicked; *send * has waited: some"),
+        &["* fork", "* fill *", "* send * 3000000 -", "@ *"],
+        ANOTHER_QUEUE,
+    ),
+    known("* send* *", ("ECONNRESET", "EPIPE"), &["* fill *", "* shutdown *", "* send * do"], ANOTHER_QUEUE),
+    known("@ select *", ("0 after the timer", "1 w at once"), &["* fill *", "* fork"], ANOTHER_QUEUE),
+    known("@ poll2 *", ("waits", "# *OUT*"), &["* fill *", "* fork"], ANOTHER_QUEUE),
+    known("@ poll2 *", ("# IN IN", "# IN+OUT IN+OUT"), &["* fill *", "* fork"], ANOTHER_QUEUE),
+    known(
+        "* get * state",
+        ("ESTABLISHED", "CLOSE_WAIT"),
+        &["* fill *", "* fork", "* shutdown *"],
+        ANOTHER_QUEUE,
+    ),
+    known(
+        "* get * state",
+        ("FIN_WAIT1", "FIN_WAIT2"),
+        &["* fork", "* fill *", "@ *", "* shutdown *"],
+        ANOTHER_QUEUE,
+    ),
+    known(
+        "*",
+        (
+            "*; *re* has waited: ECONNRESET; *send * has waited: EPIPE",
+            "*; *re* has waited: 0 ; *send * has waited: ECONNRESET",
+        ),
+        &["* send * 3000000 -", "* re*"],
+        ONE_HEARS,
+    ),
     // As soon as something else wakes it.
     known(
         "* kick *",
@@ -258,6 +298,7 @@ pub(crate) static KNOWN: [Known; 167] = [
     known("* get * queued", ("#", "0"), &["L dgram *", "L exec"], LOST_AT_EXEC),
     known("L re* *", ("#*", "waits"), &["L dgram *", "R *send* *", "L fork", "C *"], GOES_TO_CHILD),
     known("* sendmmsg *", ("1 #", "2 # #"), NONE, SENT_BEFORE),
+    known("* sendmmsg *", ("1 #; *poll* has waited: *", "2 # #; *poll* has waited: *"), NONE, SENT_BEFORE),
     known("* sendmmsg *", ("1 # SIGPIPE", "2 # #"), &["* hear"], SENT_BEFORE),
     known("* sendmmsg *", ("1 #", "2 # #; *re* has waited: ECONNREFUSED"), &["* dgram *"], SENT_BEFORE),
     known("* sendmmsg *", ("1 #", "2 # #; *select * has waited: 1 *"), &["* dgram *"], SENT_BEFORE),
@@ -269,6 +310,13 @@ pub(crate) static KNOWN: [Known; 167] = [
         ("1", "1; *send * 3000000 - has waited: *"),
         &["* send * 3000000 -", "* send * do"],
         ANOTHER_QUEUE,
+    ),
+    known("* send * do", ("#", "#; *re* has waited: # *"), &["* re* *", "* close *"], URGENT_KEPT),
+    known(
+        "* send * do",
+        ("#; *re* has waited: # *", "#; *re* has waited: # *"),
+        &["* re* *", "* close *"],
+        URGENT_KEPT,
     ),
     known("* send * do", ("#; *splice * has waited: 0*", "#*"), &["* splice *", "* close *"], URGENT_KEPT),
     known("* wait * 0", ("1 *:OUT", "0"), &["* re* *", "* ctl * add *", "* close *"], SETS_CLOSE),
@@ -290,6 +338,12 @@ pub(crate) static KNOWN: [Known; 167] = [
     known("* send* * #000 *", (SENT_AT_ONCE, FIRST_SEGMENT), &["* re* *", "* send* *"], IN_SEGMENTS),
     known("* sendfile * #000", (SENT_AT_ONCE, FIRST_SEGMENT), &["* re* *", "* sendfile *"], IN_SEGMENTS),
     known("* send* * dm", (READ_ALL, READ_SEGMENTS), READS_ALL, HELD_BACK),
+    known(
+        "* send* * dm",
+        ("3000; *splice * has waited: 3000 *", "3000; *splice * has waited: 28# *"),
+        &["* splice *", "* send* * 3000 dm"],
+        HELD_BACK,
+    ),
     known(
         "* send* * dm",
         ("3000; *recvmmsg * has waited: 1 3000 *", "3000; *recvmmsg * has waited: 1 28# *"),
@@ -364,6 +418,8 @@ pub(crate) static KNOWN: [Known; 167] = [
     known("@ wait *", ("0*", "1 *:OUT*"), &["* send * 3000000 *", "* fork"], ANOTHER_QUEUE),
     known("* wait *", ("waits", "1 *:OUT"), &["* fill *", "* fork", "@ *"], ANOTHER_QUEUE),
     known("* wait *", ("0", "1 *:HUP"), &["* ctl * add *1", "* fork"], DISARMED),
+    known("* give *", GIVEN_AND_HEARD, &["* ctl * add *1", "* wait *", "* wait * -"], DISARMED),
+    known("* give *", GIVEN_AND_HEARD, &["* ctl * add *E", "* wait *", "* wait * -"], HEARD_TWICE),
     known("* wait *", ("waits", "1 *:HUP"), &["* ctl * add *1", "* fork"], DISARMED),
     known("@ poll *", ("0 -*", "1 OUT*"), &["* fill *", "* fork"], ANOTHER_QUEUE),
     known("@ poll *", ("waits", "1 OUT*"), &["* fill *", "* fork"], ANOTHER_QUEUE),
@@ -397,6 +453,12 @@ pub(crate) static KNOWN: [Known; 167] = [
     known("* wait *", ("0", "# *"), &["* ctl * *E", "* wait *", "* fork"], HEARD_TWICE),
     known("* wait *", ("waits", "# *"), &["* ctl * *E", "* wait *", "* fork"], HEARD_TWICE),
     known("* wait *", ("0", "# *"), &["* ctl * *E", "* wait *", "* give *"], HEARD_TWICE),
+    known(
+        "* wait *",
+        ("0 after the timer", "# * at once"),
+        &["* ctl * *E", "* wait *", "* give *"],
+        HEARD_TWICE,
+    ),
     known("* wait *", ("waits", "# *"), &["* ctl * *E", "* wait *", "* give *"], HEARD_TWICE),
     known("* wait *", ("0", "# *HUP"), &["* ctl * *1", "* *wait *", "* give *"], HEARD_TWICE),
     known("* poll2 *", ("1 - IN*", "2 IN IN*"), &["* dgram *", "* ctl * *E", "* wait *"], SET_SAYS),
@@ -416,7 +478,10 @@ pub(crate) static KNOWN: [Known; 167] = [
     ),
     within_host("* get * unsent", ("0", "1"), CLOSED_AND_SHUT, ONE_END),
     within_host("* get * error", ("0", "ECONNRESET"), CLOSED_AND_SHUT, ONE_END),
-    within_host("* send* *", ("EPIPE", "ECONNRESET"), CLOSED_AND_SHUT, ONE_END),
+    within_host("* send* *", ("EPIPE*", "ECONNRESET"), CLOSED_AND_SHUT, ONE_END),
+    within_host("* send* *", ("EPIPE", "ECONNRESET"), LEFT_AND_SHUT, ONE_END),
+    within_host("* send* *", ("EPIPE", "ECONNRESET"), LEFT_GIVEN_AND_SHUT, ONE_END),
+    within_host("* wait *", ("1 *:HUP", "1 *:ERR+HUP"), CLOSED_KEPT_AND_SHUT, ONE_END),
     within_host("* writev *", ("EPIPE", "ECONNRESET"), CLOSED_AND_SHUT, ONE_END),
     within_host("* poll *", ("# *OUT+HUP*", "# *OUT+ERR+HUP*"), CLOSED_AND_SHUT, ONE_END),
     within_host("* fill *", ("EPIPE", "ECONNRESET"), CLOSED_AND_SHUT, ONE_END),

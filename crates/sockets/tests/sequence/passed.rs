@@ -1,6 +1,6 @@
 //! Sequences about exec and about descriptors that are passed on, which differed once and must not again, as in [`super::found`].
 
-pub(crate) const PASSED: [(&str, &str); 27] = [
+pub(crate) const PASSED: [(&str, &str); 29] = [
     (
         "seed 80001145: what is refused is so for the next image, too",
         "v4\n\
@@ -418,5 +418,35 @@ pub(crate) const PASSED: [(&str, &str); 27] = [
          L exec\n\
          R writev a 2000 3\n\
          R recv a 10 d",
+    ),
+    (
+        "seed 94007365: connect() of what was refused says EINVAL after a shutdown() since it was passed on",
+        "v6\n\
+         L socket a n\n\
+         L connect a 5\n\
+         L thread\n\
+         L sendmsg a 1 d\n\
+         L give a\n\
+         M take c\n\
+         L shutdown c 1\n\
+         L connect a 6\n\
+         L connect a 6\n\
+         L unconnect a\n\
+         L connect a 5",
+    ),
+    (
+        "seed 94024449: and so does one of what was reset after the kernel has it",
+        "v4\n\
+         R socket a n\n\
+         R bind a 5\n\
+         R listen a 8\n\
+         L socket a n\n\
+         L connect a 5\n\
+         R accept a b n\n\
+         L thread\n\
+         M send a 1 do\n\
+         R close b\n\
+         L shutdown a 1\n\
+         M connect a 6",
     ),
 ];

@@ -1,6 +1,6 @@
 //! Sequences about calls that wait, which differed once and must not again, as in [`super::found`].
 
-pub(crate) const WAITS: [(&str, &str); 27] = [
+pub(crate) const WAITS: [(&str, &str); 33] = [
     (
         "seed 40009005: who peeks for all of it does so also when the connection is handed over and the descriptor closed",
         "v4\n\
@@ -391,5 +391,88 @@ pub(crate) const WAITS: [(&str, &str); 27] = [
          L recv b 1 -\n\
          S recvmmsg a 3000 -\n\
          M leave b",
+    ),
+    (
+        "seed 94005085: who waits in poll() hears of what comes after another thread has sent urgent data, with which the kernel goes on",
+        "v6\n\
+         R socket a n\n\
+         R bind a 5\n\
+         R listen a 8\n\
+         L socket a n\n\
+         L connect a 5\n\
+         R accept a b n\n\
+         L thread\n\
+         L poll a I -\n\
+         M send a 1 do\n\
+         R shutdown b 1",
+    ),
+    (
+        "and of data",
+        "v4\n\
+         L socket a n\n\
+         L bind a 0\n\
+         L listen a 8\n\
+         L poll a I 0\n\
+         R socket a b\n\
+         R connect a 0\n\
+         L accept a b b\n\
+         L thread\n\
+         M poll b I -\n\
+         L send b 5 do\n\
+         R send a 5 d",
+    ),
+    (
+        "seed 94012197: a UDP socket in two sets, of which one is waited in",
+        "v4\n\
+         L dgram a n\n\
+         L epoll b\n\
+         L ctl b add a IOR\n\
+         L epoll c\n\
+         L ctl c add a IOR\n\
+         L wait b +\n\
+         L wait c +",
+    ),
+    (
+        "seed 94008850: also when it has a datagram",
+        "v4\n\
+         L dgram a n\n\
+         L bind a 0\n\
+         R dgram a n\n\
+         L epoll b\n\
+         L ctl b add a IE\n\
+         R sendto a 0 5 d\n\
+         L epoll c\n\
+         L ctl c add a IX\n\
+         L wait b +\n\
+         L wait c +\n\
+         L recv a 100 d\n\
+         R sendto a 0 7 d\n\
+         L wait c +\n\
+         L wait b +",
+    ),
+    (
+        "seed 94019761: a set tells the error of a UDP socket that had it before anybody waited",
+        "v6\n\
+         L dgram a n\n\
+         L epoll b\n\
+         L ctl b add a -\n\
+         L connect a 7\n\
+         L writev a 5 5\n\
+         L wait b +\n\
+         L wait b 0\n\
+         L get a error\n\
+         L wait b 0",
+    ),
+    (
+        "and it is one, and nothing to read",
+        "v4\n\
+         L dgram a n\n\
+         L epoll b\n\
+         L ctl b add a I\n\
+         L connect a 7\n\
+         L writev a 5 5\n\
+         L wait b +\n\
+         L recv a 5 d\n\
+         L wait b 0",
     ),
 ];

@@ -207,10 +207,13 @@ pub(crate) fn kernel_says(process: &mut Process, id: SocketId, events: u32) -> b
     let ended = socket.state == SocketState::Listening && events & bits::HUP != 0;
     if ended {
         stopped_listening(process, id, socket.descriptor);
-    } else {
+        return true;
+    }
+    let told = events & bits::ERR != 0 && process.takes_kernels_error(id);
+    if !told || events & bits::IN != 0 {
         process.stack.kernel_ready(id);
     }
-    ended
+    false
 }
 
 /// The kernel's socket listens no more: the socket is what it was before listen().
