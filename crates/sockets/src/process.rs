@@ -258,6 +258,9 @@ impl Process {
             self.forget_listener(id);
         }
         if last && receives {
+            if inherited {
+                self.keep_datagrams(id);
+            }
             self.displace_datagram(id);
         }
         if !last && socket_descriptor(&self.stack, id) == descriptor {

@@ -9,6 +9,7 @@
 
 use core::net::{Ipv6Addr, SocketAddr};
 use core::sync::atomic::{AtomicBool, Ordering};
+use std::collections::VecDeque;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use overfly_link::messages;
@@ -20,6 +21,7 @@ use super::Process;
 use super::contexts::at;
 use super::elsewhere::Elsewhere;
 use super::ended::{Closed, Ended};
+use super::several::Waiting;
 use crate::interest::SetId;
 use crate::kernel::{self, now};
 use crate::socket::{SocketId, SocketState, canonical};
@@ -66,6 +68,8 @@ pub(super) struct Family {
     elsewhere: Elsewhere,
     /// UDP sockets that children have asked for, by their cookies: they are the kernel's.
     pub(super) given: Vec<u64>,
+    /// What waited in UDP sockets that were closed here, and of which the children may ask, by their cookies.
+    pub(super) left: VecDeque<(u64, Waiting)>,
 }
 
 impl Family {
@@ -80,6 +84,7 @@ impl Family {
             closed: Closed::new(),
             elsewhere: Elsewhere::new(),
             given: Vec::new(),
+            left: VecDeque::new(),
         }
     }
 }
@@ -169,6 +174,7 @@ impl Process {
         let family = &mut self.family;
         family.heirs.clear();
         family.closed.clear();
+        family.left.clear();
         family.elsewhere.forget();
         family.requests = None;
         family.serving = false;
@@ -303,6 +309,7 @@ impl Process {
         self.family.serving = !self.family.heirs.is_empty();
         if !self.family.serving {
             self.family.closed.clear();
+            self.family.left.clear();
         }
         self.family.serving
     }

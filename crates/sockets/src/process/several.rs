@@ -25,12 +25,25 @@ use crate::table::{self, Entry};
 use crate::told;
 use core::net::SocketAddr;
 
-/// Of the answer: the error, who is told of it, and the bytes of all datagrams in a file that comes with it.
-const ANSWER_LEN: usize = 12;
+/// Of the answer: the error, who is told of it, the bytes of all datagrams in a file that comes with it, and whether the ancestor has closed the
+/// socket.
+const ANSWER_LEN: usize = 16;
 /// An error that one of several processes is told.
 type Shared = (Errno, Option<told::Error>);
+/// Of how many sockets that were closed what waited is kept, while there are children.
+const CLOSED: usize = 64;
 /// What is said of each before its payload: its ends, its length, its class and hops, and when it came.
 const RECORD_LEN: usize = REQUEST_LEN + 4 + 2 + 8;
+
+/// What waited in a UDP socket.
+#[derive(Default)]
+pub(super) struct Waiting {
+    error: Option<Shared>,
+    /// The datagrams, packed.
+    bytes: Vec<u8>,
+    /// The ancestor has closed the socket: it is the child's as any other.
+    closed: bool,
+}
 
 impl Process {
     /// Whether others that have a UDP socket have left it to the kernel, or are about to: it is no more than that here either.
@@ -102,7 +115,7 @@ impl Process {
         let given = kernel::cookie(descriptor)
             .and_then(|cookie| self.ask_for_what_is(ancestor, &cookie.to_ne_bytes()))
             .and_then(|answer| hear(&answer));
-        let Some((error, bytes)) = given else { return false };
+        let Some(Waiting { error, bytes, closed }) = given else { return false };
         let socket = self.stack.socket_mut(id);
         socket.error = error.map(|(error, _)| error);
         socket.error_of_several = error.and_then(|(_, who)| who);
@@ -114,21 +127,45 @@ impl Process {
             self.stack.put_datagram(id, record, payload);
             rest = after;
         }
-        true
+        !closed
+    }
+
+    /// All that waits in a UDP socket, for a child.
+    fn take_waiting(&mut self, id: SocketId, closed: bool) -> Waiting {
+        let mut bytes = Vec::new();
+        self.stack.take_datagrams(id, |record, payload| {
+            bytes.extend(packed(record));
+            bytes.extend(payload);
+        });
+        Waiting { error: self.stack.share_error(id), bytes, closed }
+    }
+
+    /// The last descriptor of a UDP socket that a child may have is about to be closed: the child will ask for what waits.
+    pub(super) fn keep_datagrams(&mut self, id: SocketId) {
+        let is_shared = self.stack.datagrams(id).is_some_and(|part| part.changed.is_some());
+        if is_shared
+            && self.withdraw_datagram(id) == Placed::Yes
+            && let Some(cookie) = self.stack.cookie_of(id)
+        {
+            let waiting = self.take_waiting(id, true);
+            let left = &mut self.family.left;
+            if left.len() == CLOSED {
+                left.pop_front();
+            }
+            left.push_back((cookie, waiting));
+        }
     }
 
     /// A child asks for a UDP socket.
     pub(super) fn give_datagrams(&mut self, cookie: u64, answer: &OwnedFd) {
-        let mut bytes = Vec::new();
-        let mut error = None;
-        if let Some(id) = self.stack.find_datagram(cookie) {
+        let mut waiting = Waiting::default();
+        let left = self.family.left.iter().position(|(closed, _)| *closed == cookie);
+        if let Some((_, kept)) = left.and_then(|index| self.family.left.remove(index)) {
+            waiting = kept;
+        } else if let Some(id) = self.stack.find_datagram(cookie) {
             self.withdraw_datagram(id);
-            self.stack.take_datagrams(id, |record, payload| {
-                bytes.extend(packed(record));
-                bytes.extend(payload);
-            });
-            error = self.stack.share_error(id);
-            if error.is_none() {
+            waiting = self.take_waiting(id, false);
+            if waiting.error.is_none() {
                 leave_to_kernel(self, id);
             }
             self.tell_sleepers();
@@ -136,7 +173,7 @@ impl Process {
         } else if !self.family.given.contains(&cookie) {
             return;
         }
-        let _ = tell(answer, error, &bytes);
+        let _ = tell(answer, &waiting);
     }
 }
 
@@ -145,12 +182,13 @@ pub(crate) fn is_datagram_socket(descriptor: i32) -> bool {
     sockopt::socket_protocol(kernel::borrow(descriptor)) == Ok(Some(ipproto::UDP))
 }
 
-fn tell(whom: &OwnedFd, error: Option<Shared>, bytes: &[u8]) -> Result<(), Errno> {
+fn tell(whom: &OwnedFd, Waiting { error, bytes, closed }: &Waiting) -> Result<(), Errno> {
     let mut answer = [0; ANSWER_LEN];
     let words = [
         error.map_or(0, |(error, _)| error.raw_os_error()).cast_unsigned(),
         error.and_then(|(_, who)| who).map_or(0, told::Error::number),
         bytes.len() as u32,
+        u32::from(*closed),
     ];
     for (place, word) in answer.chunks_exact_mut(4).zip(words) {
         place.copy_from_slice(&word.to_ne_bytes());
@@ -164,7 +202,7 @@ fn tell(whom: &OwnedFd, error: Option<Shared>, bytes: &[u8]) -> Result<(), Errno
 }
 
 /// What [`tell`] told, or `None` when the other end has closed.
-fn hear(answer: &OwnedFd) -> Option<(Option<Shared>, Vec<u8>)> {
+fn hear(answer: &OwnedFd) -> Option<Waiting> {
     let mut bytes = [0; ANSWER_LEN];
     let (length, descriptors) = messages::receive(answer, &mut bytes, RecvFlags::empty()).ok()?;
     let [file] = <[OwnedFd; 1]>::try_from(descriptors).ok()?;
@@ -182,7 +220,7 @@ fn hear(answer: &OwnedFd) -> Option<(Option<Shared>, Vec<u8>)> {
             _ => return None,
         }
     }
-    Some((error, datagrams))
+    Some(Waiting { error, bytes: datagrams, closed: word(12) != 0 })
 }
 
 fn packed(record: &Record) -> [u8; RECORD_LEN] {

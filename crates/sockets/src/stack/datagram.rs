@@ -124,8 +124,9 @@ impl<T: Link> Stack<T> {
     /// A UDP socket; AF_INET6 if `v6`. `None` without memory for it.
     pub fn open_datagram(&mut self, descriptor: i32, v6: bool, nonblocking: bool) -> Option<SocketId> {
         let id = self.open(descriptor, v6, nonblocking)?;
+        let forks = self.forks;
         let socket = self.sockets.at_mut(id);
-        socket.state = SocketState::Datagram;
+        (socket.state, socket.forks) = (SocketState::Datagram, forks);
         socket.datagrams = Some(Box::default());
         Some(id)
     }

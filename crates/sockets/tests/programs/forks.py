@@ -626,6 +626,43 @@ def a_master_leaves_its_listener_to_images_of_another_user():
 
 
 @test
+def a_child_reads_what_its_parent_has_only_looked_at():
+    """As socat's UDP-LISTEN with fork: a socket for each peer, which the parent closes, and opens the port anew."""
+    next_port[0] += 1
+    port = next_port[0]
+
+    def bound():
+        end = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        end.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        end.bind((OWN, port))
+        return end
+
+    def serve(end):
+        time.sleep(0.2)
+        end.settimeout(5)
+        for _ in range(2):
+            end.send(end.recv(100).upper())
+
+    end = bound()
+    for _ in range(3):
+        connection = accepted(
+            f"u = socket.socket(socket.AF_INET, socket.SOCK_DGRAM); u.connect((s.getpeername()[0], {port})); u.settimeout(5)\n"
+            "for word in b'first', b'second': u.send(word); assert u.recv(100) == word.upper(), word"
+        )
+        assert select.select([end], [], [], 5)[0]
+        assert end.recvfrom(100, socket.MSG_PEEK)[0] == b"first"
+        end.connect(end.recvfrom(100, socket.MSG_PEEK)[1])
+        pid = child(lambda end=end: serve(end))
+        end.close()
+        end = bound()
+        assert not select.select([end], [], [], 0)[0]
+        reap(pid)
+        finished(connection)
+        connection.close()
+    end.close()
+
+
+@test
 def a_server_that_forks():
     next_port[0] += 1
     with Server((OWN, next_port[0]), Handler) as server:
