@@ -322,6 +322,12 @@ impl Engine {
         self.shared.config.mac = mac;
     }
 
+    /// Segments of a flow leave as frames of so many bytes of payload at most from now on, as [`Config::segment_offload`], which says what is
+    /// allowed; 0: one by one.
+    pub fn set_segment_offload(&mut self, bytes: u32) {
+        self.shared.config.segment_offload = bytes;
+    }
+
     /// Whoever was behind the next hops that `is_theirs` has gone, with all that they knew: their connections fail as if they
     /// had been reset. Those that are being opened go on, their SYN is sent again: somebody else may be there by now. Those
     /// whose peer had sent everything and its FIN, and has all that was sent to it, fail when there is more to send.

@@ -5,9 +5,11 @@
 //!
 //! Sources: packet(7), net/packet/af_packet.c.
 
+mod device;
 mod long_frames;
 mod socket;
 
+pub use device::takes_segments;
 pub(crate) use long_frames::LongFrames;
 pub use long_frames::{Counters, SEGMENT_OFFLOAD};
 pub use socket::PacketSocket;

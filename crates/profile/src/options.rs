@@ -254,7 +254,7 @@ options! {
         retransmit_threshold: "EF_RETRANSMIT_THRESHOLD" = 0, [0..=255], "retransmissions of a segment before the connection fails; 0: net.ipv4.tcp_retries2";
         retransmit_threshold_syn: "EF_RETRANSMIT_THRESHOLD_SYN" = 0, [0..=255], "retransmissions of a SYN before connect() fails; 0: net.ipv4.tcp_syn_retries";
         rxq_size: "EF_RXQ_SIZE" = 1024, [power 64..=32768], "frames in a stack's receive ring, for each queue";
-        segment_offload: "EF_SEGMENT_OFFLOAD" = 1, [0..=1], "1: what a connection sends in two segments or more leaves as one frame, which the kernel cuts, where the interface has it (veth; `overfly doctor` says so); 0: each segment is a frame";
+        segment_offload: "EF_SEGMENT_OFFLOAD" = 1, [0..=2], "1: what a connection sends in two segments or more leaves as one frame, where the interface has it (veth; `overfly doctor` says so) and its device takes it at the time; 2: also where the kernel has to cut it on the sender's processor; 0: each segment is a frame";
         select_spin: "EF_SELECT_SPIN" = 0, [0..=1], "1: select and pselect spin for EF_POLL_USEC before they sleep";
         sleep_spin_usec: "EF_SLEEP_SPIN_USEC" = 0, [0..=4294967295], "microseconds that a spinning call sleeps between two looks; 0: not at all";
         socket_cache_max: "EF_SOCKET_CACHE_MAX" = 4096, [0..=4294967295], "closed accepted sockets kept for the next accept, at most; never more than a quarter of the descriptor limit";

@@ -26,6 +26,7 @@ mod neighbors;
 mod pairs;
 mod ports;
 pub(crate) mod rounds;
+mod segments;
 mod session;
 pub(crate) mod sets;
 mod settings;
@@ -115,6 +116,8 @@ pub(crate) struct Process {
     pub(crate) descriptors: Descriptors,
     shared_ports: SharedPorts,
     within_host: WithinHost,
+    /// When the device was last asked whether it takes frames of several segments, if that matters.
+    device_asked: Option<Instant>,
     /// Connections wait and nobody accepts.
     stalled: Option<stalled::Stalled>,
     /// The program waits in epoll_wait, poll or select: output can wait until then.
@@ -231,6 +234,7 @@ impl Process {
             descriptors: Descriptors::new(),
             shared_ports: SharedPorts::new(),
             within_host: WithinHost::new(),
+            device_asked: None,
             stalled: None,
             event_loop: false,
             meetings: dividing::Meetings::NONE,

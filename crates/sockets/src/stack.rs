@@ -307,6 +307,14 @@ impl<T: Link> Stack<T> {
         Ok(())
     }
 
+    /// Segments leave over the network together, as far as the link takes them, or one by one.
+    pub(crate) fn sends_together(&mut self, together: bool) {
+        if let Some(interface) = &mut self.interfaces[Side::Network.index()] {
+            let bytes = if together { interface.transport.segment_offload() } else { 0 };
+            interface.engine.set_segment_offload(bytes);
+        }
+    }
+
     pub(crate) fn transport(&self, side: Side) -> Option<&T> {
         self.interface(side).map(|interface| &interface.transport)
     }

@@ -99,7 +99,7 @@ const BESIDE_THE_TABLE: [(&str, &[&str], &str); 9] = [
     ),
     (
         "kernel/connection.rs",
-        &["IP_RETOPTS", "TCP_INFO", "TCP_REPAIR"],
+        &["IP_RECVOPTS", "IP_RETOPTS", "TCP_INFO", "TCP_REPAIR"],
         "what the library itself asks the kernel's socket, and keeps in it",
     ),
     ("options/backing.rs", &["SO_RCVBUF", "SO_SNDBUF", "TCP_CONGESTION", "TCP_MAXSEG"], "a fresh socket's"),

@@ -13,7 +13,7 @@ use std::time::Duration;
 use bench::lab::{CLIENT, CLIENT_V6, INTERFACE, Lab, Namespace, SERVER, SERVER_V6};
 use bench::{Bench, Helper, programs, run, spawn, sum, text, until};
 use overfly_broker::Protocol;
-use overfly_steer::{Options, ReceiveOffload};
+use overfly_steer::{Attachment, Options, ReceiveOffload};
 
 /// Debian's.
 const PYTHON: &str = "/usr/bin/python3";
@@ -128,9 +128,13 @@ struct Work {
     size: &'static str,
     /// With "yes" the kernel takes each connection over at a random place of it.
     handovers: &'static str,
+    /// `EF_SEGMENT_OFFLOAD`.
+    together: &'static str,
 }
 
-const USUAL: Work = Work { count: COUNT, size: SIZE, handovers: "no" };
+const USUAL: Work = Work { count: COUNT, size: SIZE, handovers: "no", together: "1" };
+/// Together even where the device takes nothing that is.
+const TOGETHER: Work = Work { together: "2", ..USUAL };
 
 fn transfer_of(bench: &Bench, listens: bool, [own, other]: [IpAddr; 2], seed: &str, work: Work) -> String {
     let address = if listens { own } else { other }.to_string();
@@ -143,7 +147,7 @@ fn transfer_of(bench: &Bench, listens: bool, [own, other]: [IpAddr; 2], seed: &s
         command.args([role, &address, PORT, work.count, work.size, seed, "both", handovers, FIRST_PORT]);
         command.stdin(Stdio::null()).stdout(Stdio::piped());
     }
-    accelerated.stderr(Stdio::piped());
+    accelerated.env("EF_SEGMENT_OFFLOAD", work.together).stderr(Stdio::piped());
     let ours: (&Namespace, &mut Command) = (&bench.lab.server, &mut accelerated);
     let theirs = (&bench.lab.client, &mut plain);
     let (first, second) = if listens { (ours, theirs) } else { (theirs, ours) };
@@ -358,12 +362,31 @@ fn loses_its_offloads(network: Network, at_client: bool) {
             switches
         });
         let ends = Ends(&ended);
-        let counted = transfer(&bench, true, SERVER.into(), CLIENT.into(), &seed);
+        let counted = transfer_of(&bench, true, [SERVER.into(), CLIENT.into()], &seed, TOGETHER);
         drop(ends);
         assert!(switching.join().unwrap() > 2);
         let (together, lost) = left_together(&counted);
         assert!(together > 100 && lost == 0, "{counted}");
     });
+}
+
+/// A peer with an XDP program in the driver takes frames one by one: the kernel would cut what leaves together, on the sender's processor.
+#[test]
+fn segments_leave_one_by_one_while_the_device_would_not_take_them_together() {
+    let seed = seed();
+    println!("OVERFLY_SEED={seed}");
+    let bench = DEFAULT.bench();
+    let left_together = |work| {
+        let counted = transfer_of(&bench, true, [SERVER.into(), CLIENT.into()], &seed, work);
+        left_together(&counted).0
+    };
+    assert!(left_together(USUAL) > 100);
+    let options = Options { receive_offload: ReceiveOffload::Packets, ..Options::default() };
+    let driven = bench.lab.client.within(|| Attachment::attach(INTERFACE, options)).unwrap();
+    assert_eq!(left_together(USUAL), 0);
+    assert!(left_together(TOGETHER) > 100);
+    bench.lab.client.within(|| drop(driven));
+    assert!(left_together(USUAL) > 100);
 }
 
 /// Tells another thread, also when this one panics.

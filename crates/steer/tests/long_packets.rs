@@ -1,12 +1,14 @@
 //! Packets of several descriptors: of a large MTU, sent and received, and of several segments, as a peer's kernel sends them. What
 //! arrives is whole; what cannot arrive whole does not arrive.
 
+use std::os::fd::AsFd;
+use std::os::unix::net::UnixDatagram;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use overfly_lab::{CLIENT, INTERFACE, Lab, SERVER};
-use overfly_link::Link;
 use overfly_link::xdp::XdpLink;
+use overfly_link::{Link, packet};
 use overfly_steer::{Attachment, Options, Protocol, ReceiveOffload};
 use overfly_wire::{FrameSink, Unfinished, ethernet, ipv4, tcp};
 
@@ -291,7 +293,11 @@ fn loses_whole_packets_only(
 fn peer_cuts(lab: &Lab) -> bool {
     let said = lab.client.command("ethtool", &["-k", INTERFACE]);
     let line = said.lines().find_map(|line| line.strip_prefix("tcp-segmentation-offload: "));
-    !line.expect("ethtool names it").starts_with("on")
+    let takes_segments = line.expect("ethtool names it").starts_with("on");
+    let socket = lab.client.within(|| UnixDatagram::unbound().unwrap());
+    assert_eq!(packet::takes_segments(socket.as_fd(), INTERFACE), Some(takes_segments));
+    assert_eq!(packet::takes_segments(socket.as_fd(), "none"), None);
+    !takes_segments
 }
 
 /// Attached behind the driver, the peer goes on to send 64 KB at once, and they arrive so; in the driver they arrive cut.

@@ -10,7 +10,9 @@ use super::Process;
 use super::session::Session;
 use crate::interest::bits;
 use crate::kernel::{self, now};
+use crate::options::wants;
 use crate::socket::{SocketId, canonical};
+use crate::stack::Datagrams;
 use crate::statistics::{Refused, Why};
 
 /// Whether a UDP socket's datagrams come to this process.
@@ -116,10 +118,12 @@ impl Process {
     }
 
     /// The kernel's socket of a UDP socket has an error, as of what was sent before the socket came to the stack: it is the stack's from now
-    /// on, which tells it to whoever asks first. False if there is none to take (those of IP_RECVERR wait in a queue), or if it is another
-    /// process's as well.
+    /// on, which tells it to whoever asks first. False if there is none to take, if it is another process's as well, or if it waits in the
+    /// kernel's queue of errors (IP_RECVERR), and ends when that is read.
     pub(crate) fn takes_kernels_error(&mut self, id: SocketId) -> bool {
-        if self.stack.datagrams(id).is_none_or(|part| part.of_all || part.changed.is_some()) {
+        let has_queue = wants::ERRORS | wants::ERRORS_6;
+        let leaves = |part: &Datagrams| part.of_all || part.changed.is_some() || part.wants & has_queue != 0;
+        if self.stack.datagrams(id).is_none_or(leaves) {
             return false;
         }
         let socket = self.stack.socket_mut(id);

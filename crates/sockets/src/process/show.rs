@@ -71,11 +71,12 @@ impl Process {
         self.stack.captured = false;
     }
 
-    /// Shows the counters if they have not been for a while.
+    /// Shows the counters if they have not been for a while, and looks what else has changed meanwhile.
     pub(super) fn show_sometimes(&mut self) {
         if self.pumped - self.shown >= PAUSE {
             self.shown = self.pumped;
             self.share_memory();
+            self.ask_device();
             self.show_at(self.pumped);
         }
     }

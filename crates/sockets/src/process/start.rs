@@ -171,6 +171,7 @@ impl Process {
         }
         config.partial_checksums = interface.partial_checksums;
         let is_alone = link.is_alone();
+        self.device_asked = None;
         if is_alone {
             config.alone = true;
             config.checksum_offload = true;
@@ -179,6 +180,7 @@ impl Process {
             config.routes = routes::read();
             if self.options.segment_offload != 0 {
                 config.segment_offload = link.segment_offload();
+                self.heed_device();
             }
         }
         config.time_wait = Duration::from_secs(2 * self.options.tcp_tconst_msl);

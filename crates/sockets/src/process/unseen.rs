@@ -1,6 +1,6 @@
 //! Programs that wait by system calls of their own. The library sees calls of libc's functions, and of its syscall(); a program may
-//! have the instruction in itself for some of them (Bun for epoll_pwait2(), what is written in Zig, in Rust on rustix, in Go). What
-//! only a stack knows would never end such a wait.
+//! have the instruction in itself for some of them (Bun for epoll_pwait2(), what is written in Rust on rustix, in Go). What only a
+//! stack knows would never end such a wait.
 //!
 //! * A listener or UDP socket in an epoll set is the kernel's until somebody is seen to wait in the set
 //!   ([`super::sets::Shared::is_waited_in`]). So one that such a program waits for never joins.
@@ -38,6 +38,9 @@ const REASON: &str =
 
 /// A thread was found that waits so.
 static FOUND: AtomicBool = AtomicBool::new(false);
+
+/// The program's user knows why a socket is the kernel's that is in such a set.
+static TOLD: AtomicBool = AtomicBool::new(false);
 
 /// When a context looks.
 pub(super) struct Unseen {
@@ -119,6 +122,9 @@ impl Process {
             LOOKS.store(0, Ordering::Relaxed);
             self.left(Why::KernelEpoll);
             leave_to_kernel(self, id);
+            if !TOLD.swap(true, Ordering::Relaxed) {
+                kernel::complain(&format!("{REASON}: what is in them is the kernel's"));
+            }
         }
         found
     }

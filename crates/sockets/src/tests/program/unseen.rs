@@ -16,6 +16,19 @@ fn ask_kernel(set: c_int, timeout: c_int) -> Vec<(u32, u64)> {
     records.iter().take(count as usize).map(|record| (record.events, record.u64)).collect()
 }
 
+/// So many connections come to a listener in a set about which the kernel alone is asked: it has them, and tells the program's data.
+fn comes_by_the_kernel(set: c_int, listener: c_int, port: u16, rounds: u32) {
+    for round in 0..rounds {
+        let there = TcpStream::connect(("127.0.0.1", port)).unwrap();
+        assert_eq!(ask_kernel(set, 5000), [(IN, listener as u64)], "round {round}");
+        let (accepted, _) = accept(listener, 0).unwrap();
+        assert_eq!(table::lookup(accepted), Entry::Kernel);
+        assert_eq!(accept(listener, 0), Err(Errno::AGAIN));
+        drop(there);
+        assert_eq!(close(accepted), Ok(0));
+    }
+}
+
 #[test]
 fn a_listener_joins_when_a_wait_for_its_set_is_seen() {
     script(|world| {
@@ -42,15 +55,7 @@ fn a_listener_in_a_set_that_the_kernel_alone_is_asked_about_is_the_kernels() {
         assert_eq!(fcntl(listener, libc::F_SETFL, libc::O_NONBLOCK as u64), Ok(0));
         let set = epoll();
         assert_eq!(watch(set, listener, libc::EPOLLIN), Ok(0));
-        for _ in 0..3 {
-            let there = TcpStream::connect(("127.0.0.1", port)).unwrap();
-            assert_eq!(ask_kernel(set, 5000), [(IN, listener as u64)], "with the program's data");
-            let (accepted, _) = accept(listener, 0).unwrap();
-            assert_eq!(table::lookup(accepted), Entry::Kernel);
-            assert_eq!(accept(listener, 0), Err(Errno::AGAIN));
-            drop(there);
-            assert_eq!(close(accepted), Ok(0));
-        }
+        comes_by_the_kernel(set, listener, port, 3);
         assert_eq!(world.told.asked(Kind::Listen).len(), 0);
     });
 }
@@ -133,15 +138,7 @@ fn a_listener_in_a_set_that_no_call_has_shown_is_the_kernels() {
         let set = epoll_unseen();
         watch_unseen(set, listener);
         assert_eq!(accept(listener, 0), Err(Errno::AGAIN));
-        for round in 0..20 {
-            let there = TcpStream::connect(("127.0.0.1", port)).unwrap();
-            assert_eq!(ask_kernel(set, 5000), [(IN, listener as u64)], "round {round}");
-            let (accepted, _) = accept(listener, 0).unwrap();
-            assert_eq!(table::lookup(accepted), Entry::Kernel);
-            assert_eq!(accept(listener, 0), Err(Errno::AGAIN));
-            drop(there);
-            assert_eq!(close(accepted), Ok(0));
-        }
+        comes_by_the_kernel(set, listener, port, 20);
         assert_eq!(world.told.asked(Kind::Listen).len(), 0);
         assert_eq!(table::lookup(listener), Entry::Kernel);
     });
