@@ -375,18 +375,17 @@ fn loses_its_offloads(network: Network, at_client: bool) {
 fn segments_leave_one_by_one_while_the_device_would_not_take_them_together() {
     let seed = seed();
     println!("OVERFLY_SEED={seed}");
-    let bench = DEFAULT.bench();
-    let left_together = |work| {
+    for (driven, work, together) in [(false, USUAL, true), (true, USUAL, false), (true, TOGETHER, true)] {
+        let bench = DEFAULT.bench();
+        let options = Options { receive_offload: ReceiveOffload::Packets, ..Options::default() };
+        let attach = || driven.then(|| Attachment::attach(INTERFACE, options).unwrap());
+        let attached = bench.lab.client.within(attach);
         let counted = transfer_of(&bench, true, [SERVER.into(), CLIENT.into()], &seed, work);
-        left_together(&counted).0
-    };
-    assert!(left_together(USUAL) > 100);
-    let options = Options { receive_offload: ReceiveOffload::Packets, ..Options::default() };
-    let driven = bench.lab.client.within(|| Attachment::attach(INTERFACE, options)).unwrap();
-    assert_eq!(left_together(USUAL), 0);
-    assert!(left_together(TOGETHER) > 100);
-    bench.lab.client.within(|| drop(driven));
-    assert!(left_together(USUAL) > 100);
+        let (frames, lost) = left_together(&counted);
+        assert_eq!((frames > 100, lost), (together, 0), "{driven}: {frames} frames left together: {counted}");
+        assert!(together || frames == 0, "{frames}");
+        bench.lab.client.within(|| drop(attached));
+    }
 }
 
 /// Tells another thread, also when this one panics.
