@@ -750,8 +750,10 @@ impl Attachment {
         if addresses == self.interface.addresses {
             return Ok(false);
         }
+        // The way to an address comes before its listeners: a SYN is judged by it, and would go to the kernel.
+        let ways = self.refresh_ways();
         self.interface.addresses = addresses;
-        self.install_listeners()?;
+        self.install_listeners().and(ways)?;
         Ok(true)
     }
 
