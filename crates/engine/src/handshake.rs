@@ -108,8 +108,10 @@ impl Shared {
         flow.listener = listener;
         flow.mss = flow.mss.min(inherited.max_segment);
         flow.traffic_class = inherited.traffic_class;
-        if inherited.hop_limit > 0 {
-            flow.hop_limit = inherited.hop_limit;
+        let is_ipv4 = flow.tuple.remote().ip().is_ipv4();
+        let hops = if is_ipv4 { inherited.hop_limit } else { inherited.hop_limit6 };
+        if hops > 0 {
+            flow.hop_limit = hops;
         }
     }
 

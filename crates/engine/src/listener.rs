@@ -11,12 +11,13 @@ pub(crate) struct Inherited {
     /// Payload of a segment at most, options not deducted.
     pub(crate) max_segment: u16,
     pub(crate) traffic_class: u8,
-    /// 0: as the configuration has it.
+    /// Of connections of IPv4, and of IPv6. 0: as the configuration has it.
     pub(crate) hop_limit: u8,
+    pub(crate) hop_limit6: u8,
 }
 
 impl Inherited {
-    const NONE: Self = Self { max_segment: u16::MAX, traffic_class: 0, hop_limit: 0 };
+    const NONE: Self = Self { max_segment: u16::MAX, traffic_class: 0, hop_limit: 0, hop_limit6: 0 };
 }
 
 #[derive(Debug)]

@@ -153,15 +153,18 @@ impl Engine {
         }
     }
 
-    /// How many hops the flow's packets may go, at least 1 (IP_TTL, IPV6_UNICAST_HOPS).
+    /// How many hops the flow's packets may go (IP_TTL, IPV6_UNICAST_HOPS); 0 is what the configuration says.
     pub fn set_hop_limit(&mut self, flow: FlowId, hops: u8) {
-        self.flows.at_mut(flow.0).hop_limit = hops.max(1);
+        let block = self.flows.at_mut(flow.0);
+        let remote = block.tuple.remote().ip();
+        block.hop_limit = if hops > 0 { hops } else { self.shared.config.hop_limit_to(remote) };
     }
 
-    /// How many hops packets of the listener's connections may go from now on, their SYN and ACK included.
-    pub fn set_listener_hop_limit(&mut self, listener: ListenerId, hops: u8) {
+    /// How many hops packets of the listener's connections may go from now on, their SYN and ACK included: those of IPv4, and
+    /// those of IPv6. 0 is what the configuration says.
+    pub fn set_listener_hop_limits(&mut self, listener: ListenerId, hops: u8, hops6: u8) {
         if let Some(inherited) = self.shared.listeners.inherited_mut(listener) {
-            inherited.hop_limit = hops.max(1);
+            (inherited.hop_limit, inherited.hop_limit6) = (hops, hops6);
         }
     }
 

@@ -435,33 +435,38 @@ fn the_largest_segment_that_an_owner_wants_is_offered() {
 }
 
 #[test]
-fn a_traffic_class_is_on_every_packet_and_inherited() {
+fn a_traffic_class_and_a_hop_limit_are_on_every_packet_and_inherited() {
     // RFC 2474 section 3; the two bits below it are ECN's (RFC 3168 section 5).
     for six in [false, true] {
         let mut s = if six { Script::six() } else { Script::new() };
-        let class = |s: &mut Script| -> Vec<u8> {
+        let marks = |s: &mut Script| -> Vec<(u8, u8)> {
             let frames = s.frames();
-            let of = |frame: &Vec<u8>| ip::Packet::parse(&frame[14..]).unwrap().traffic_class();
-            frames.iter().map(of).collect()
+            let packets = frames.iter().map(|frame| ip::Packet::parse(&frame[14..]).unwrap());
+            packets.map(|packet| (packet.traffic_class(), packet.hop_limit())).collect()
         };
         let listener = s.host.engine.listen(s.local_end(), 8).unwrap();
         s.host.engine.set_listener_traffic_class(listener, 0xb8 | 3);
+        let (of_its_family, of_the_other) = (7, 9);
+        let (hops, hops6) = if six { (of_the_other, of_its_family) } else { (of_its_family, of_the_other) };
+        s.host.engine.set_listener_hop_limits(listener, hops, hops6);
         s.inject(SYN, 0, 0, 0, 65_535);
         s.host.transmit(s.now);
         s.iss = sequence(&s.host.outbox.frames[0], six);
-        assert_eq!(class(&mut s), [0xb8]);
+        assert_eq!(marks(&mut s), [(0xb8, 7)]);
         s.inject(ACK, 1, 1, 0, 65_535);
         let (flow, _) = s.host.owner.incoming.pop_front().unwrap();
         s.host.send(flow, 10);
-        assert_eq!(class(&mut s), [0xb8]);
+        assert_eq!(marks(&mut s), [(0xb8, 7)]);
         s.host.engine.set_traffic_class(flow, 0x20);
+        s.host.engine.set_hop_limit(flow, 0);
         s.host.send(flow, 10);
         s.inject(ACK, 1, 11, 0, 65_535);
-        assert_eq!(class(&mut s), [0x20]);
+        assert_eq!(marks(&mut s), [(0x20, 64)], "0 is what the configuration says");
         s.peer.set_port(99);
         let flow = s.connect();
         s.host.engine.set_traffic_class(flow, 0x48);
-        assert_eq!(class(&mut s), [0x48], "the SYN");
+        s.host.engine.set_hop_limit(flow, 255);
+        assert_eq!(marks(&mut s), [(0x48, 255)], "the SYN");
     }
 }
 

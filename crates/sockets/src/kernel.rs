@@ -270,7 +270,8 @@ pub(crate) fn set_close_on_exec(descriptor: i32, on: bool) {
 
 /// What a new socket comes with.
 pub(crate) fn fresh() -> Result<Fresh, Errno> {
-    let socket = new_tcp_socket(false, SocketFlags::CLOEXEC)?;
+    let socket = new_tcp_socket(true, SocketFlags::CLOEXEC)
+        .or_else(|_| new_tcp_socket(false, SocketFlags::CLOEXEC))?;
     let unsent_low_water = match numbers("/proc/sys/net/ipv4/tcp_notsent_lowat").first() {
         Some(&bytes) if bytes < u64::from(u32::MAX) => bytes as u32,
         _ => 0,

@@ -54,8 +54,6 @@ pub(crate) enum Stream {
 pub(crate) enum When {
     /// At its next call.
     Next,
-    /// As `Next`; with -1 the administrator's value counts, and the connection stays.
-    NextUnlessDefault,
     /// Before the option is set: the kernel takes it only of a connection.
     First,
     /// As `First`, if its value is not zero: a close() right behind it must heed it.
@@ -181,7 +179,6 @@ impl SocketOption {
     /// Whether the kernel must carry a TCP socket that has it. `number` is the first number of its value.
     pub(crate) const fn is_for_the_kernel(&self, number: i32) -> bool {
         match self.stream {
-            Stream::KernelOnly(When::NextUnlessDefault) => !matches!(number, 0 | -1),
             Stream::KernelOnly(_) => number != 0,
             _ => false,
         }

@@ -36,9 +36,8 @@ const UNWAKEABLE_PAUSE: Duration = Duration::from_millis(1);
 /// The threads that sleep, of one context.
 pub(crate) struct Sleepers {
     asleep: u32,
-    /// Those of them that frames wake, and when the first of these wakes by itself.
-    watching: u32,
-    until: Option<Instant>,
+    /// Those of them that frames wake: when each wakes by itself, if ever.
+    watching: Vec<Option<Instant>>,
     /// Those of them that sleep beside, and those in sets that stand by.
     beside: u32,
     standing_by: u32,
@@ -170,8 +169,7 @@ impl Sleepers {
     pub(crate) const fn new() -> Self {
         Self {
             asleep: 0,
-            watching: 0,
-            until: None,
+            watching: Vec::new(),
             beside: 0,
             standing_by: 0,
             alarm: Alarm::new(),
@@ -223,7 +221,7 @@ impl Sleepers {
             return self.away == 0 && self.background.is_called(looked);
         }
         self.away == 0
-            && if self.watching > 0 {
+            && if !self.watching.is_empty() {
                 self.disarmed
             } else if self.standing_by > 0 {
                 !self.alarm.is_set()
@@ -309,7 +307,7 @@ impl Sleepers {
         let inside = set.filter(|&set| !world.is_exposed(set));
         let watches = match inside {
             Some(set) => self.watches(world, set),
-            None => self.watching + self.spinning == 0 || matches!(what, For::Frames),
+            None => self.watching.is_empty() && self.spinning == 0 || matches!(what, For::Frames),
         };
         let mut stands_by = false;
         let at = if let Some(set) = inside {
@@ -321,7 +319,6 @@ impl Sleepers {
             At::Beside(self.begin_beside(world, what, polls, watches))
         };
         self.asleep += 1;
-        self.watching += u32::from(watches);
         self.standing_by += u32::from(stands_by);
         self.acceptors += u32::from(accepts);
         let time = world.now();
@@ -334,10 +331,7 @@ impl Sleepers {
         let until = [deadline, own, at_once.then_some(time), unwakeable.then_some(time + UNWAKEABLE_PAUSE)];
         let until = until.into_iter().flatten().min();
         if watches {
-            self.until = match self.until {
-                Some(earlier) if self.watching > 1 => until.map(|until| until.min(earlier)).or(Some(earlier)),
-                _ => until,
-            };
+            self.watching.push(until);
         } else {
             self.arm_for_others(world);
         }
@@ -379,13 +373,10 @@ impl Sleepers {
     /// It wakes. Its set may have been closed meanwhile, and the number be another's.
     pub(crate) fn wakes(&mut self, world: &mut impl World, slept: Slept) -> Option<Turn> {
         self.asleep -= 1;
-        self.watching -= u32::from(slept.watches);
+        let place = self.watching.iter().position(|&until| slept.watches && until == slept.until);
+        place.map(|place| self.watching.swap_remove(place));
         self.standing_by -= u32::from(slept.stands_by);
         self.acceptors -= u32::from(slept.accepts);
-        if slept.watches && slept.until == self.until {
-            // The others sleep longer.
-            self.until = None;
-        }
         match slept.at {
             At::Set(set, serial, times_woken) => {
                 let queue = &self.queues[set.0 as usize];

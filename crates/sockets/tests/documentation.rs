@@ -102,7 +102,11 @@ const BESIDE_THE_TABLE: [(&str, &[&str], &str); 9] = [
         &["IP_RECVOPTS", "IP_RETOPTS", "TCP_INFO", "TCP_REPAIR"],
         "what the library itself asks the kernel's socket, and keeps in it",
     ),
-    ("options/backing.rs", &["SO_RCVBUF", "SO_SNDBUF", "TCP_CONGESTION", "TCP_MAXSEG"], "a fresh socket's"),
+    (
+        "options/backing.rs",
+        &["IPV6_UNICAST_HOPS", "IP_TTL", "SO_RCVBUF", "SO_SNDBUF", "TCP_CONGESTION", "TCP_MAXSEG"],
+        "a fresh socket's",
+    ),
     ("options/info.rs", &["TCP_INFO"], "how long the kernel's is"),
     (
         "options/access.rs",

@@ -109,7 +109,7 @@ impl<W: Wire> Shard<W> {
                     }
                     stack.engine.set_listener_traffic_class(listener, tuning.traffic_class);
                     if let Some(hops) = tuning.hop_limit {
-                        stack.engine.set_listener_hop_limit(listener, hops);
+                        stack.engine.set_listener_hop_limits(listener, hops, hops);
                     }
                 }
                 side.listeners.push((listener, *port));

@@ -51,16 +51,18 @@ pub(crate) struct Fresh {
     pub(crate) settings: Settings,
     /// net.ipv4.tcp_notsent_lowat in bytes, zero if there is no mark.
     pub(super) unsent_low_water: u32,
-    /// What the kernel says of SO_SNDBUF, SO_RCVBUF and TCP_MAXSEG.
+    /// What the kernel says of SO_SNDBUF, SO_RCVBUF, TCP_MAXSEG, IP_TTL and IPV6_UNICAST_HOPS; -1 if it knows no such option.
     pub(super) send_buffer: i32,
     pub(super) receive_buffer: i32,
     pub(super) max_segment: i32,
+    pub(super) time_to_live: i32,
+    pub(super) hop_limit: i32,
     /// net.ipv4.tcp_congestion_control, if the engine has it.
     pub(crate) congestion: Option<Algorithm>,
 }
 
 impl Fresh {
-    /// Looks at a new socket.
+    /// Looks at a new socket, of IPv6 if there is IPv6: it has the options of both.
     pub(crate) fn read(socket: Backing, unsent_low_water: u32) -> Result<Self, Errno> {
         let mut name = [0; access::NAME_LEN];
         let congestion = socket.get(libc::IPPROTO_TCP, libc::TCP_CONGESTION, &mut name);
@@ -70,6 +72,8 @@ impl Fresh {
             send_buffer: socket.number(libc::SOL_SOCKET, libc::SO_SNDBUF)?,
             receive_buffer: socket.number(libc::SOL_SOCKET, libc::SO_RCVBUF)?,
             max_segment: socket.number(libc::IPPROTO_TCP, libc::TCP_MAXSEG)?,
+            time_to_live: socket.number(libc::IPPROTO_IP, libc::IP_TTL).unwrap_or(-1),
+            hop_limit: socket.number(libc::IPPROTO_IPV6, libc::IPV6_UNICAST_HOPS).unwrap_or(-1),
             congestion: congestion.ok().and_then(|_| named(&name)),
         };
         fresh.settings = super::read(socket, &fresh);

@@ -15,6 +15,7 @@ use crate::socket::SEND_LIMIT_RANGE;
 
 const YES: &str = "yes; before connect() and on listeners read from there. The kernel says whether SO_RCVBUFFORCE and SO_SNDBUFFORCE are allowed, and the connection follows";
 const CLASS: &str = "the class of every packet, inherited from the listener";
+const HOPS: &str = "how far every packet may go, inherited from the listener";
 const IN_KERNEL: &str = "as the kernel's socket has them";
 const TOLD: &str = "yes: recvmsg() and recvmmsg() tell it, as the kernel does for what comes by its socket";
 const TIME: &str = "yes: the time when the datagram was taken from the link";
@@ -28,6 +29,36 @@ macro_rules! option {
     };
     ($level:ident $name:ident = $number:literal) => {
         SocketOption::new(libc::$level, $number, stringify!($name))
+    };
+}
+
+/// A hop limit, by the name of its field. The kernel's socket has it too, which knows the administrator's.
+macro_rules! hops {
+    ($level:ident $name:ident $field:ident) => {
+        option!($level $name).kept(
+            HOPS,
+            Number(
+                |of| match of.settings().$field {
+                    -1 => of.backing().number(libc::$level, libc::$name),
+                    hops => Ok(hops.into()),
+                },
+                |of, hops| {
+                    of.backing().set(libc::$level, libc::$name, &hops.to_ne_bytes())?;
+                    change(of, |settings| settings.$field = hops as i16)
+                },
+            ),
+            Carried::Both(
+                |from, to| {
+                    let said = from.number().filter(|&hops| hops != from.fresh.$field);
+                    to.$field = said.map_or(-1, |hops| hops as i16);
+                },
+                |to, settings| {
+                    if settings.$field != to.fresh.settings.$field {
+                        to.set_number(settings.$field.into());
+                    }
+                },
+            ),
+        )
     };
 }
 
@@ -357,6 +388,8 @@ pub(crate) const TABLE: &[SocketOption] = &[
             },
         ),
     ),
+    hops!(IPPROTO_IP IP_TTL time_to_live),
+    hops!(IPPROTO_IPV6 IPV6_UNICAST_HOPS hop_limit),
     option!(IPPROTO_TCP TCP_QUICKACK).kept(
         // Linux forgets it when the direction of the talk turns.
         "stays until it is set again",
@@ -418,14 +451,12 @@ pub(crate) const TABLE: &[SocketOption] = &[
         .datagram(TIME, Datagram::TellsTime(wants::TIME_NEW, 1_000_000)),
     option!(SOL_SOCKET SO_TIMESTAMPING_NEW = 65).kernel_only(When::Stamps),
     option!(SOL_SOCKET SO_MARK).kernel_only(When::Next),
-    option!(IPPROTO_IP IP_TTL).kernel_only(When::NextUnlessDefault),
     option!(IPPROTO_IP IP_MINTTL).kernel_only(When::Next),
     option!(IPPROTO_IP IP_OPTIONS).kernel_only(When::Next),
     option!(IPPROTO_IP IP_RECVERR)
         .kernel_only(When::Next)
         .datagram(ERRORS, Datagram::Tells(wants::ERRORS)),
     option!(IPPROTO_IP IP_TRANSPARENT).kernel_only(When::Next),
-    option!(IPPROTO_IPV6 IPV6_UNICAST_HOPS).kernel_only(When::NextUnlessDefault),
     option!(IPPROTO_IPV6 IPV6_MINHOPCOUNT).kernel_only(When::Next),
     option!(IPPROTO_IPV6 IPV6_RECVERR)
         .kernel_only(When::Next)

@@ -94,7 +94,7 @@ fn new_socket(of: IpAddr, kind: SocketType) -> OwnedFd {
 }
 
 fn fresh() -> Fresh {
-    let socket = new_socket(FAMILIES[0], SocketType::STREAM);
+    let socket = new_socket(FAMILIES[1], SocketType::STREAM);
     Fresh::read(Backing(socket.as_raw_fd()), 0).unwrap()
 }
 
@@ -321,8 +321,6 @@ fn the_kernel_has_those_that_the_stack_cannot_follow() {
         assert!(option.is_for_the_kernel(1), "{}", option.called);
     }
     assert!(only_kernel.count() > 25);
-    assert_eq!(answers("IP_TTL", -1), (false, false));
-    assert_eq!(answers("IP_TTL", 64), (true, false));
     assert_eq!(answers("IP_MINTTL", -1), (true, false));
     assert_eq!(answers("TCP_ULP", 0), (false, true));
     assert_eq!(answers("TCP_LINGER2", 0), (false, false));

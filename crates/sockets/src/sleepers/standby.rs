@@ -132,7 +132,7 @@ impl Sleepers {
         if !self.queues[set.0 as usize].stands_by {
             return None;
         }
-        if looked == world.looked() && self.watching + self.away == 0 {
+        if looked == world.looked() && self.watching.is_empty() && self.away == 0 {
             return self.take_turn(world, set);
         }
         self.queues[set.0 as usize].turns = 0;

@@ -38,7 +38,7 @@ impl Sleepers {
 
     /// Who watches wakes for the next frame, and in time for the stack's timers.
     pub(super) fn arm_for_others(&mut self, world: &mut impl World) {
-        if self.watching > 0 && (!self.arm(world) || self.is_earlier(world)) {
+        if !self.watching.is_empty() && (!self.arm(world) || self.is_earlier(world)) {
             self.wake_watcher(world);
         }
     }
@@ -51,11 +51,8 @@ impl Sleepers {
 
     /// Somebody has to look before anybody who watches wakes by itself.
     pub(super) fn is_earlier(&self, world: &impl World) -> bool {
-        match (world.next_look(), self.until) {
-            (Some(deadline), Some(until)) => deadline < until,
-            (Some(_), None) => true,
-            (None, _) => false,
-        }
+        let mut untils = self.watching.iter().flatten();
+        world.next_look().is_some_and(|deadline| untils.all(|&until| deadline < until))
     }
 
     /// A thread leaves the library: those who sleep must not depend on its next call.
@@ -63,7 +60,7 @@ impl Sleepers {
     pub(crate) fn remember(&mut self, world: &mut impl World) {
         if !self.any() {
             self.background.call(world);
-        } else if self.watching > 0 {
+        } else if !self.watching.is_empty() {
             self.arm_for_others(world);
         } else if self.standing_by > 0 {
             self.alarm.set(world);

@@ -29,6 +29,10 @@ pub struct Settings {
     pub max_segment: u16,
     /// IP_TOS, or IPV6_TCLASS.
     pub traffic_class: u8,
+    /// IP_TTL, which counts for peers of IPv4; -1 leaves it to the administrator.
+    pub time_to_live: i16,
+    /// IPV6_UNICAST_HOPS, which counts for peers of IPv6; -1 as above.
+    pub hop_limit: i16,
     /// TCP_CONGESTION; `None` leaves it to the administrator.
     pub congestion: Option<Algorithm>,
     /// SO_RCVBUF as asked for, in bytes; `None` lets the receive window grow by itself.
@@ -54,6 +58,13 @@ pub struct Settings {
 }
 
 impl Settings {
+    /// How many hops packets to peers of IPv4 may go, and to those of IPv6, as the engine has it: 0 leaves it to the
+    /// administrator. A packet that may go nowhere goes one hop.
+    pub(crate) fn hops(&self) -> (u8, u8) {
+        let hops = |hops: i16| if hops < 0 { 0 } else { hops.clamp(1, 255) as u8 };
+        (hops(self.time_to_live), hops(self.hop_limit))
+    }
+
     /// A fresh socket's.
     pub const DEFAULT: Self = Self {
         no_delay: false,
@@ -67,6 +78,8 @@ impl Settings {
         quick_ack: None,
         max_segment: 0,
         traffic_class: 0,
+        time_to_live: -1,
+        hop_limit: -1,
         congestion: None,
         receive_limit: None,
         v6only: false,

@@ -51,6 +51,11 @@ impl<T: Link> Stack<T> {
         if settings.traffic_class != before.traffic_class {
             engine.set_traffic_class(flow, settings.traffic_class);
         }
+        if settings.hops() != before.hops() {
+            let (hops, hops6) = settings.hops();
+            let is_ipv4 = engine.tuple(flow).1.is_ipv4();
+            engine.set_hop_limit(flow, if is_ipv4 { hops } else { hops6 });
+        }
         if let Some(algorithm) = settings.congestion
             && settings.congestion != before.congestion
         {
@@ -121,6 +126,8 @@ impl<T: Link> Stack<T> {
             };
             interface.engine.set_listener_max_segment(port.listener, most);
             interface.engine.set_listener_traffic_class(port.listener, settings.traffic_class);
+            let (hops, hops6) = settings.hops();
+            interface.engine.set_listener_hop_limits(port.listener, hops, hops6);
         }
     }
 
@@ -192,5 +199,7 @@ pub(super) fn listen(
         engine.set_listener_max_segment(listener, settings.max_segment);
     }
     engine.set_listener_traffic_class(listener, settings.traffic_class);
+    let (hops, hops6) = settings.hops();
+    engine.set_listener_hop_limits(listener, hops, hops6);
     Ok(listener)
 }

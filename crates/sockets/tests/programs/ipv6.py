@@ -192,13 +192,13 @@ exchange("then v4", s)
 SETTINGS = [(TCP, socket.TCP_KEEPIDLE, 11), (TCP, socket.TCP_KEEPINTVL, 12), (TCP, socket.TCP_KEEPCNT, 13),
             (TCP, socket.TCP_USER_TIMEOUT, 5000), (SOCKET, socket.SO_RCVBUF, 100_000), (SOCKET, socket.SO_KEEPALIVE, 1),
             (TCP, TCP_CONGESTION, b"reno"), (TCP, TCP_MAXSEG, 1000),
-            (SOCKET, socket.SO_SNDBUF, 50_000)]
+            (SOCKET, socket.SO_SNDBUF, 50_000), (IP, socket.IP_TTL, 17), (IPV6, socket.IPV6_UNICAST_HOPS, 18)]
 CASES = [(TCP, socket.TCP_KEEPINTVL, (0, 1, 32767, 32768, -1)), (TCP, socket.TCP_KEEPCNT, (0, 1, 127, 128)),
          (TCP, socket.TCP_KEEPIDLE, (0, 1, 32767, 32768)), (TCP, socket.TCP_USER_TIMEOUT, (0, 1, 2**31 - 1, -1)),
          (TCP, TCP_CONGESTION, (b"cubic", b"reno\0junk", b"nonsense", b"", b"\0", b"r" * 30)),
          (TCP, TCP_MAXSEG, (87, 88, 32768, -5)), (SOCKET, socket.SO_RCVBUF, (0, 1, 3000, 2**31 - 1, -1)),
          (TCP, socket.TCP_QUICKACK, (1, 3)), (IPV6, socket.IPV6_TCLASS, (0x20, -1, 256)), (IP, socket.IP_TOS, (0x20,)),
-         (IPV6, socket.IPV6_UNICAST_HOPS, (64, 256))]
+         (IPV6, socket.IPV6_UNICAST_HOPS, (64, 256, 0, 7, -1)), (IP, socket.IP_TTL, (64, 256, 0, 7, -1))]
 
 
 def value_of(s, level, option):

@@ -304,9 +304,9 @@ impl Run {
             })
             .collect();
         let count = |is: fn(&Slept) -> bool| asleep.iter().filter(|(_, slept)| is(slept)).count() as u32;
-        let Sleepers { asleep: all, watching, standing_by, beside, away, spinning, .. } = self.sleepers;
+        let Sleepers { asleep: all, ref watching, standing_by, beside, away, spinning, .. } = self.sleepers;
         assert_eq!((all, away, spinning), (asleep.len() as u32, 0, 0));
-        assert_eq!(watching, count(|slept| slept.watches));
+        assert_eq!(watching.len() as u32, count(|slept| slept.watches));
         assert_eq!(standing_by, count(|slept| slept.stands_by));
         assert_eq!(beside, count(|slept| matches!(slept.at, At::Beside(_))));
         for (wants, slept) in &asleep {

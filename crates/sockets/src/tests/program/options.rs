@@ -100,6 +100,7 @@ fn values_that_are_too_short_or_nowhere_are_refused() {
             (TCP, libc::TCP_NODELAY),
             (TCP, libc::TCP_KEEPIDLE),
             (libc::IPPROTO_IP, libc::IP_TOS),
+            (libc::IPPROTO_IP, libc::IP_TTL),
         ];
         for (level, name) in named {
             let set = |end, at: usize, length| {
@@ -210,6 +211,7 @@ fn what_is_set_before_is_there_behind_connect_and_accept() {
             (TCP, libc::TCP_USER_TIMEOUT, 9000),
             (TCP, libc::TCP_QUICKACK, 1),
             (libc::IPPROTO_IP, libc::IP_TOS, 0x10),
+            (libc::IPPROTO_IP, libc::IP_TTL, 17),
         ];
         let opened = socket(libc::AF_INET, libc::SOCK_STREAM);
         for descriptor in [listener, opened] {
@@ -223,6 +225,11 @@ fn what_is_set_before_is_there_behind_connect_and_accept() {
         for descriptor in [accepted, opened] {
             for (level, name, value) in before {
                 assert_eq!(number(descriptor, level, name), Ok(value), "{level} {name}");
+            }
+            // What the administrator says is told again once nothing is set.
+            for (value, told) in [(18, 18), (-1, 64)] {
+                assert_eq!(set_option(descriptor, libc::IPPROTO_IP, libc::IP_TTL, &value), Ok(0));
+                assert_eq!(number(descriptor, libc::IPPROTO_IP, libc::IP_TTL), Ok(told));
             }
         }
         far.close();
