@@ -743,18 +743,15 @@ impl Attachment {
     /// # Errors
     /// What the kernel said.
     pub fn refresh_addresses(&mut self) -> Result<bool, Error> {
-        let addresses = self
-            .netlink
-            .addresses(self.interface.index)
-            .map_err(|errno| Error::system("reading the addresses", errno))?;
+        let addresses = self.netlink.addresses(self.interface.index);
+        let addresses = addresses.map_err(|errno| Error::system("reading the addresses", errno))?;
         if addresses == self.interface.addresses {
             return Ok(false);
         }
-        // The way to an address comes before its listeners: a SYN is judged by it, and would go to the kernel.
+        // First the way to an address, by which a SYN to its listeners is judged.
         let ways = self.refresh_ways();
         self.interface.addresses = addresses;
-        self.install_listeners().and(ways)?;
-        Ok(true)
+        self.install_listeners().and(ways).map(|()| true)
     }
 
     /// Reads the namespace's routes, rules and neighbours, and the interface's hardware address, again: the XDP program goes by

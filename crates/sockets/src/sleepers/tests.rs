@@ -389,13 +389,12 @@ fn who_leaves_wakes_no_other_that_sees_the_next_frame_and_the_clock() {
     let (mut sleepers, mut world) = Plain::new(2);
     world.deadline_us = Some(world.time_us + 5_000);
     sleeps_in(&mut sleepers, &mut world, 1);
-    let moment = Some(world.now() + MS);
-    let (_, slept) = sleepers.begin(&mut world, For::Set(SetId(0)), (true, false), moment);
+    let soon = Some(world.now() + MS);
+    let (_, slept) = sleepers.begin(&mut world, For::Set(SetId(0)), (true, false), soon);
     world.pass(MS);
     assert_eq!(sleepers.wakes(&mut world, slept), None);
     pumps(&mut sleepers, &mut world);
-    releases(&mut sleepers, &mut world);
-    assert!(!world.is_raised_in(SetId(1)) && world.armed);
+    assert!(releases(&mut sleepers, &mut world) == 0 && !world.is_raised_in(SetId(1)) && world.armed);
     world.deadline_us = Some(world.time_us + 1_000);
     sleepers.remember(&mut world);
     assert!(world.is_raised_in(SetId(1)), "an earlier timer");
