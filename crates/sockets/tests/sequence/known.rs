@@ -207,7 +207,7 @@ pub(crate) static KNOWN: [Known; 187] = [
     known("* close *", ("0, then EBADF*", "*re* has waited: EBADF*"), &["* dgram *"], CLOSED_UNDER_A_CALL),
     // As soon as something else wakes it.
     known(
-        "* unconnect *",
+        "* *connect *",
         ("0", "0; *re* has waited: EBADF"),
         &["* dgram *", "* re* *", "* close *"],
         CLOSED_UNDER_A_CALL,
