@@ -172,7 +172,7 @@ const fn within_host(
     Known { place: Some(Place::Host), ..known(step, told, after, reason) }
 }
 
-pub(crate) static KNOWN: [Known; 187] = [
+pub(crate) static KNOWN: [Known; 188] = [
     known(
         "* bind *",
         ("0", "EINVAL"),
@@ -457,6 +457,12 @@ pub(crate) static KNOWN: [Known; 187] = [
     known("* wait *", ("0", "# *"), &["* ctl * *1", "* fork", "* wait *", "* wait *"], HEARD_TWICE),
     known("* wait *", ("0", "# *"), &["* ctl * *E", "* fork", "* wait *", "* wait *"], HEARD_TWICE),
     known("* wait *", ("waits", "# *"), &["* ctl * *E", "* fork", "* wait *", "* wait *"], HEARD_TWICE),
+    known(
+        "* wait *",
+        ("0 after the timer", "# * at once"),
+        &["* ctl * *E", "* fork", "* wait *", "* wait *"],
+        HEARD_TWICE,
+    ),
     known("* wait *", ("0", "# *"), &["* ctl * *E", "* wait *", "* fork"], HEARD_TWICE),
     known("* wait *", ("waits", "# *"), &["* ctl * *E", "* wait *", "* fork"], HEARD_TWICE),
     known("* wait *", ("0", "# *"), &["* ctl * *E", "* wait *", "* give *"], HEARD_TWICE),
