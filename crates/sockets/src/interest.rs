@@ -12,6 +12,7 @@ pub(crate) const NONE: u32 = u32::MAX;
 #[allow(missing_docs, reason = "the kernel's names say it")]
 pub mod bits {
     pub const IN: u32 = 0x1;
+    pub const PRI: u32 = 0x2;
     pub const OUT: u32 = 0x4;
     pub const ERR: u32 = 0x8;
     pub const HUP: u32 = 0x10;

@@ -168,7 +168,8 @@ impl Owner for EngineOwner<'_> {
         let can = self.sockets.can_hand_over || self.side == Side::Loopback;
         let Some(id) = self.sockets.socket_of(self.side, flow) else { return false };
         let socket = self.sockets.at_mut(id);
-        // One that is shut both ways is reset by any data.
+        // One that is shut both ways is reset by any data, which counts as come (tcp_urg() in net/ipv4/tcp_input.c).
+        socket.urgent_unread |= socket.is_shut_both_ways();
         // What only a call that waits has still (its descriptor was closed) has nobody to hand it over to.
         let is_held = socket.references == 0 && socket.holders > 0;
         if !can || socket.is_orphan() || is_held || socket.stays || socket.is_shut_both_ways() {

@@ -221,6 +221,8 @@ pub(crate) struct Socket {
     pub(crate) shut_first: bool,
     /// shutdown(SHUT_RD).
     pub(crate) read_shut: bool,
+    /// Urgent data has come since it was shut both ways.
+    pub(crate) urgent_unread: bool,
     /// A write found no space: the next acknowledgment that makes enough of it is news.
     pub(crate) no_space: bool,
     /// The last write said that more follows (MSG_MORE).
@@ -290,6 +292,7 @@ impl Socket {
             write_shut: false,
             shut_first: false,
             read_shut: false,
+            urgent_unread: false,
             no_space: false,
             more: false,
             connect_told: false,
@@ -328,6 +331,7 @@ impl Socket {
         self.write_shut = false;
         self.shut_first = false;
         self.read_shut = false;
+        self.urgent_unread = false;
         self.no_space = false;
         self.more = false;
         self.connect_told = false;

@@ -431,6 +431,9 @@ fn level_with(socket: &Socket, kernel: bool) -> u32 {
     if socket.pending_error().is_some() {
         events |= bits::ERR;
     }
+    if socket.urgent_unread {
+        events |= bits::PRI;
+    }
     events
 }
 

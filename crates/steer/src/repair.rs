@@ -250,6 +250,15 @@ impl Repair {
         set_bytes(self.socket(), libc::IPPROTO_TCP, libc::TCP_REPAIR_WINDOW, &windows)
     }
 
+    /// This end has told its window only before the probe. The peer's is what it has told since: it would not tell it again.
+    fn take_window_back(&self) -> Result<(), Errno> {
+        let Connection { receive_next, receive_window, .. } = *self.connection();
+        let [sequence, send_window, send_window_max, _, _] =
+            option::<u32, 5>(self.socket(), libc::TCP_REPAIR_WINDOW)?;
+        let windows = [sequence, send_window, send_window_max, receive_window, receive_next];
+        set_bytes(self.socket(), libc::IPPROTO_TCP, libc::TCP_REPAIR_WINDOW, &windows)
+    }
+
     /// How many bytes there are of each kind: unread, sent, unsent.
     fn queues(&self) -> [usize; 3] {
         let Connection { unread, sent, unsent, .. } = *self.connection();
@@ -303,7 +312,7 @@ impl Repair {
             // The probe that the kernel has just sent tells a window that the peer does not take from a probe: one that waits for room
             // would not be told again.
             set(self.socket(), libc::TCP_REPAIR, REPAIR_ON)?;
-            self.set_windows()?;
+            self.take_window_back()?;
             set(self.socket(), libc::TCP_REPAIR, REPAIR_OFF_SILENTLY)?;
         }
         self.put(libc::SO_SNDBUFFORCE, unread + sent, unsent, sent + unsent)?;
@@ -511,19 +520,27 @@ pub(crate) fn state(socket: BorrowedFd<'_>) -> Result<u8, Errno> {
 
 /// So many bytes of `struct tcp_info`.
 fn info<const LEN: usize>(socket: BorrowedFd<'_>) -> Result<[u8; LEN], Errno> {
-    let mut info = [0; LEN];
-    let mut length = LEN as libc::socklen_t;
+    option(socket, libc::TCP_INFO)
+}
+
+/// getsockopt() of a TCP option.
+fn option<T: zerocopy::FromBytes + Copy, const LEN: usize>(
+    socket: BorrowedFd<'_>,
+    name: i32,
+) -> Result<[T; LEN], Errno> {
+    let mut value = [T::new_zeroed(); LEN];
+    let mut length = size_of_val(&value) as libc::socklen_t;
     // SAFETY: the kernel writes as many bytes as there are at most.
     let result = unsafe {
         libc::getsockopt(
             socket.as_raw_fd(),
             libc::IPPROTO_TCP,
-            libc::TCP_INFO,
-            (&raw mut info).cast(),
+            name,
+            value.as_mut_ptr().cast(),
             &raw mut length,
         )
     };
-    if result == 0 { Ok(info) } else { Err(last_error()) }
+    if result == 0 { Ok(value) } else { Err(last_error()) }
 }
 
 /// A TCP option that is an `int`.

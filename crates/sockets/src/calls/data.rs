@@ -3,6 +3,7 @@
 mod patience;
 
 use rustix::io::Errno;
+use rustix::net::sockopt;
 
 use self::patience::{Patience, Rest, wait_for};
 use super::hold::Hold;
@@ -62,7 +63,10 @@ pub(crate) fn receive(
         return receive_datagram(descriptor, target, flags);
     }
     if flags & libc::MSG_OOB != 0 {
-        return Answer::error(Errno::INVAL);
+        // tcp_recv_urg() in net/ipv4/tcp.c.
+        let was_reset = guard.stack.socket(id).urgent_unread;
+        let is_apart = was_reset && sockopt::socket_oobinline(kernel::borrow(descriptor)) == Ok(false);
+        return Answer::error(if is_apart { Errno::NOTCONN } else { Errno::INVAL });
     }
     if flags & libc::MSG_ERRQUEUE != 0 {
         return Answer::error(Errno::AGAIN);

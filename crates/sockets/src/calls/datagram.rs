@@ -146,7 +146,7 @@ pub(crate) fn receive(
             return Answer::Kernel;
         }
     }
-    let since = sys::handlers_run();
+    let mut since = sys::handlers_run();
     let mut started = None;
     let mut pumped = false;
     loop {
@@ -181,12 +181,12 @@ pub(crate) fn receive(
         if guard.stack.socket(id).read_shut {
             return Answer::ok(Received::Here(Datagram::NOTHING));
         }
-        let started = *started.get_or_insert_with(now);
+        let began = *started.get_or_insert_with(now);
         let timeout = timeout(&guard, id, descriptor);
         guard.leaves_event_loop();
-        let spin = spin_until(&guard, Waiting::ReceiveDatagram, started);
+        let spin = spin_until(&guard, Waiting::ReceiveDatagram, began);
         let mut kernel_side = [libc::pollfd { fd: descriptor, events: libc::POLLIN, revents: 0 }];
-        let deadline = timeout.map(|timeout| started + timeout);
+        let deadline = timeout.map(|timeout| began + timeout);
         let cookie = guard.stack.cookie_of(id);
         let (next, woken) =
             wait(guard, For::Sockets(&[id]), &mut kernel_side, deadline, spin, since, timeout.is_none());
@@ -204,6 +204,10 @@ pub(crate) fn receive(
             && let Some(part) = guard.stack.datagrams_mut(id)
         {
             part.kernel_ready = true;
+        }
+        // A handler has run: the call begins anew (SA_RESTART), and may find O_NONBLOCK set.
+        if timeout.is_none() && sys::interrupted(since, false) {
+            (started, since) = (None, since.restarted());
         }
         guard.pump();
     }

@@ -1,6 +1,6 @@
 //! As [`super::found`], of connections that several processes have.
 
-pub(crate) const FORKS: [(&str, &str); 39] = [
+pub(crate) const FORKS: [(&str, &str); 40] = [
     (
         "a child hears of a reset that came after the fork",
         "host\n\
@@ -622,5 +622,22 @@ pub(crate) const FORKS: [(&str, &str); 39] = [
          R set b cork 1\n\
          L recv a 12 p\n\
          R send b 3000 d",
+    ),
+    (
+        "seed 94027619: an end with something unread hears, as the kernel takes both, of the room that the other one has told meanwhile",
+        "host\n\
+         R socket b b\n\
+         R bind b 5\n\
+         R listen b 8\n\
+         R poll b I 0\n\
+         L socket c b\n\
+         L connect c 5\n\
+         R accept b c n\n\
+         L thread\n\
+         R thread\n\
+         M send c 3000000 -\n\
+         S writev c 0 1500\n\
+         R fork\n\
+         D drain c",
     ),
 ];

@@ -1,6 +1,6 @@
 //! Sequences of some kind (see `script/kinds.rs`), which differed once and must not again, as in [`super::found`].
 
-pub(crate) const KINDS: [(&str, &str); 28] = [
+pub(crate) const KINDS: [(&str, &str); 29] = [
     (
         "seed 85000170: a datagram that came before the process took part in its port is read before those that came later",
         "v4\n\
@@ -348,5 +348,16 @@ pub(crate) const KINDS: [(&str, &str); 28] = [
          L send a 5 dm\n\
          R shutdown b 2\n\
          L sendpipe a 2000",
+    ),
+    (
+        "seed 91001713: who waits for a datagram does not wait again, after a handler that restarts calls, if O_NONBLOCK has been set",
+        "v6\n\
+         L dgram a b\n\
+         L bind a 0\n\
+         L thread\n\
+         L dup a b\n\
+         M recvmmsg a 1 p\n\
+         L nonblock b 1\n\
+         L kick M r",
     ),
 ];

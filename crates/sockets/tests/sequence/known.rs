@@ -172,7 +172,7 @@ const fn within_host(
     Known { place: Some(Place::Host), ..known(step, told, after, reason) }
 }
 
-pub(crate) static KNOWN: [Known; 186] = [
+pub(crate) static KNOWN: [Known; 188] = [
     known(
         "* bind *",
         ("0", "EINVAL"),
@@ -205,6 +205,13 @@ pub(crate) static KNOWN: [Known; 186] = [
     known("* close *", ("0, then EBADF*", "*accept * has waited: EBADF*"), NONE, CLOSED_UNDER_A_CALL),
     known("* close *", ("0, then EBADF*", "*wait * has waited: EBADF*"), NONE, CLOSED_UNDER_A_CALL),
     known("* close *", ("0, then EBADF*", "*re* has waited: EBADF*"), &["* dgram *"], CLOSED_UNDER_A_CALL),
+    // As soon as something else wakes it.
+    known(
+        "* *connect *",
+        ("0", "0; *re* has waited: EBADF"),
+        &["* dgram *", "* re* *", "* close *"],
+        CLOSED_UNDER_A_CALL,
+    ),
     known("* close *", ("0, then EBADF*", "*poll *has waited: 1 NVAL*"), NONE, CLOSED_UNDER_A_CALL),
     known("* dup# *", ("0", "0; *poll* has waited: # *"), &["* *poll* -"], REPLACED_UNDER_POLL),
     known("* dup# *", ("0", "0; *select * has waited: # *"), &["* *select * -"], REPLACED_UNDER_POLL),
@@ -450,6 +457,12 @@ pub(crate) static KNOWN: [Known; 186] = [
     known("* wait *", ("0", "# *"), &["* ctl * *1", "* fork", "* wait *", "* wait *"], HEARD_TWICE),
     known("* wait *", ("0", "# *"), &["* ctl * *E", "* fork", "* wait *", "* wait *"], HEARD_TWICE),
     known("* wait *", ("waits", "# *"), &["* ctl * *E", "* fork", "* wait *", "* wait *"], HEARD_TWICE),
+    known(
+        "* wait *",
+        ("0 after the timer", "# * at once"),
+        &["* ctl * *E", "* fork", "* wait *", "* wait *"],
+        HEARD_TWICE,
+    ),
     known("* wait *", ("0", "# *"), &["* ctl * *E", "* wait *", "* fork"], HEARD_TWICE),
     known("* wait *", ("waits", "# *"), &["* ctl * *E", "* wait *", "* fork"], HEARD_TWICE),
     known("* wait *", ("0", "# *"), &["* ctl * *E", "* wait *", "* give *"], HEARD_TWICE),
