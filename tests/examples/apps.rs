@@ -105,7 +105,13 @@ fn row(program: &Program, plan: &Plan) -> bool {
         }
     }
     let accelerated = match outcomes.get(1).and_then(|outcomes| outcomes.last()) {
-        Some(outcome) => format!("{:.0} % of {}", outcome.accelerated() * 100.0, outcome.connections),
+        Some(outcome) => {
+            let handed_over = match outcome.handed_over {
+                0 => String::new(),
+                count => format!(", {count} handed over"),
+            };
+            format!("{:.0} % of {}{handed_over}", outcome.accelerated() * 100.0, outcome.connections)
+        }
         None => "–".to_owned(),
     };
     let medians: Vec<Option<f64>> = outcomes.iter().map(|outcomes| median(outcomes)).collect();

@@ -2,6 +2,7 @@
 
 #![forbid(unsafe_code)]
 
+mod carried;
 pub mod containers;
 pub mod control;
 pub mod measured;

@@ -11,6 +11,8 @@
 //! | `ready` | client side | succeeds when everything answers; asked until it does |
 //! | `check` | client side | uses the program and fails if something was wrong |
 //! | `measure` | client side | prints how much the program did, its second line says of what |
+//! | `datagrams` | – | not a script: its datagrams are counted as its connections are |
+//! | `handed-over` | – | not a script: why the kernel goes on with what Overfly accepted |
 //!
 //! They run in their folder. `STATE` is a folder of their side that goes with the lab, `SERVER_STATE` the server side's as the
 //! client side sees it, `SERVER` and `CLIENT` are addresses, `BUILD` a folder that stays, `SECONDS_TO_RUN` the length of a
@@ -29,7 +31,7 @@ use overfly_testing::{kernel, process};
 use rustix::fs::{MemfdFlags, memfd_create};
 use rustix::process::Signal;
 
-use crate::{overfly, send, succeed};
+use crate::{carried, overfly, send, succeed};
 
 const STATE: &str = "/dev/shm/state";
 /// Longest time that a program may take to answer: a JVM on a busy machine.
@@ -61,18 +63,26 @@ pub struct Outcome {
     pub connections: u64,
     /// How many of them the server side's kernel made or accepted.
     pub kernel_connections: u64,
+    /// How many others were the kernel's later on.
+    pub handed_over: u64,
     /// What `measure` printed.
     pub measured: Option<f64>,
 }
 
 impl Outcome {
-    /// The part of the connections that Overfly carried. 0 to 1.
+    /// The part of the connections that Overfly made or accepted. 0 to 1.
     #[must_use]
     pub fn accelerated(&self) -> f64 {
         if self.connections == 0 {
             return 0.0;
         }
         1.0 - (self.kernel_connections as f64 / self.connections as f64).min(1.0)
+    }
+
+    /// Whether more than a tenth of them went to the kernel later on.
+    #[must_use]
+    pub const fn is_handed_over(&self) -> bool {
+        self.handed_over * 10 > self.connections
     }
 }
 
@@ -115,6 +125,12 @@ impl Program {
     pub fn packages(&self) -> Vec<String> {
         let names = std::fs::read_to_string(self.folder.join("packages")).unwrap_or_default();
         names.split_whitespace().map(str::to_owned).collect()
+    }
+
+    /// Whether its folder says that its connections are handed over to the kernel.
+    #[must_use]
+    pub fn says_handed_over(&self) -> bool {
+        self.has("handed-over")
     }
 
     /// Installs the packages that are not there.
@@ -245,7 +261,8 @@ struct Run<'a> {
 
 impl Run<'_> {
     fn run(&self) -> Outcome {
-        let mut outcome = Outcome { fault: None, connections: 0, kernel_connections: 0, measured: None };
+        let mut outcome =
+            Outcome { fault: None, connections: 0, kernel_connections: 0, handed_over: 0, measured: None };
         outcome.fault = self.try_run(&mut outcome).err();
         outcome
     }
@@ -297,8 +314,9 @@ impl Run<'_> {
             (client + datagrams("client", "OutDatagrams"), server + datagrams("server", "InDatagrams"))
         };
         let before = counts();
-        let result = work();
+        let (result, handed_over) = carried::handed_over(self.lab, work);
         let after = counts();
+        outcome.handed_over = handed_over;
         outcome.connections = after.0 - before.0;
         outcome.kernel_connections = after.1 - before.1;
         result

@@ -58,12 +58,19 @@ fn the_documentation_names_them() {
 
 #[track_caller]
 fn works(name: &str) {
-    let outcome = Program::named(name).run(Way::Overfly("balanced"), 0);
+    let program = Program::named(name);
+    let outcome = program.run(Way::Overfly("balanced"), 0);
     assert_eq!(outcome.fault, None);
     assert!(
         outcome.accelerated() > 0.9,
         "{} of {} connections were the kernel's",
         outcome.kernel_connections,
+        outcome.connections
+    );
+    assert!(
+        !outcome.is_handed_over() || program.says_handed_over(),
+        "{} of {} connections were handed over to the kernel: a file `handed-over` in the folder says so, and why",
+        outcome.handed_over,
         outcome.connections
     );
 }

@@ -497,4 +497,5 @@ pub(crate) const TABLE: &[SocketOption] = &[
     option!(IPPROTO_IP IP_MTU_DISCOVER).datagram(PIECES, Datagram::Kernel),
     option!(IPPROTO_IPV6 IPV6_MTU_DISCOVER).datagram(PIECES, Datagram::Kernel),
     option!(IPPROTO_IPV6 IPV6_MTU).datagram(PIECES, Datagram::PiecesAbove),
+    option!(IPPROTO_IPV6 IPV6_DONTFRAG).datagram(PIECES, Datagram::Kernel),
 ];

@@ -16,6 +16,8 @@ import time
 
 PORT = 7000
 NOBODY = 7009
+# include/uapi/linux/in6.h
+IPV6_DONTFRAG = 62
 # include/uapi/linux/udp.h
 SOL_UDP, UDP_SEGMENT, UDP_GRO = 17, 103, 104
 
@@ -286,6 +288,10 @@ def packet_information(own, peer):
         bound.sendto(payload(size), (peer, PORT))
         say("size", size, bound.recv(5000) == payload(size))
     if v6:
+        bound.setsockopt(socket.IPPROTO_IPV6, IPV6_DONTFRAG, 1)
+        for size in 1232, 1233, 4000:
+            failing(f"whole {size}", lambda: bound.sendto(payload(size), (peer, PORT)))
+        say("whole", bound.recv(5000) == payload(1232))
         both_families(own)
 
 
@@ -475,6 +481,9 @@ def information(own, peer, times):
     one.bind(("::" if ":" in own else "0.0.0.0", 0))
     for level, name in TOLD[family(peer)]:
         one.setsockopt(level, name, 1)
+    if ":" in own:
+        # BIND does so to all that it has.
+        one.setsockopt(socket.IPPROTO_IPV6, IPV6_DONTFRAG, 0)
     one.setsockopt(socket.SOL_SOCKET, 35, 1)
     packed = socket.inet_pton(family(own), own)
     control = [(socket.IPPROTO_IPV6, 50, packed + bytes(4))] if ":" in own else [(socket.IPPROTO_IP, 8, bytes(4) + packed + bytes(4))]
