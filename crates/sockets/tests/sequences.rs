@@ -26,7 +26,8 @@ use passed::PASSED;
 use play::{Players, show};
 use rest::brokers;
 use script::Script;
-use sequence::{compare, forks, found, kinds, known, passed, play, rest, script, waits};
+use sequence::{compare, forks, found, kinds, known, passed, play, rest, script, urgent, waits};
+use urgent::URGENT;
 use waits::WAITS;
 
 /// Sequences of `cargo test`: always the same, so that it is the change that made one differ.
@@ -261,7 +262,8 @@ fn the_documentation_has_what_is_known_to_differ() {
 #[test]
 fn what_was_found_stays_mended() {
     let next = AtomicUsize::new(0);
-    let all: Vec<_> = FOUND.into_iter().chain(FORKS).chain(WAITS).chain(PASSED).chain(KINDS).collect();
+    let all: Vec<_> =
+        FOUND.into_iter().chain(FORKS).chain(WAITS).chain(PASSED).chain(KINDS).chain(URGENT).collect();
     play_side_by_side(4, |_, worlds| {
         let Some((what, script)) = all.get(next.fetch_add(1, Ordering::Relaxed)) else { return false };
         if let Some(report) = worlds.make_sure(&Script::parse(script).unwrap()) {

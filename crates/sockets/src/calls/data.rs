@@ -45,6 +45,13 @@ fn lock_kept<T>(hold: &mut Hold) -> Option<Locked<T>> {
     }
 }
 
+/// What recv() with MSG_OOB says of a connection at user level; urgent data that has come has reset it (tcp_recv_urg() in
+/// net/ipv4/tcp.c).
+fn has_no_urgent(has_come: bool, descriptor: i32) -> Errno {
+    let is_apart = has_come && sockopt::socket_oobinline(kernel::borrow(descriptor)) == Ok(false);
+    if is_apart { Errno::NOTCONN } else { Errno::INVAL }
+}
+
 /// recv() with MSG_* `flags`; read() has none. It waits for what SO_RCVLOWAT says, but for no more than `most`. A call that receives
 /// several times keeps by `hold` what it waited for: [`Hold::elsewhere`] is what the kernel is to be asked about then.
 pub(crate) fn receive(
@@ -63,10 +70,7 @@ pub(crate) fn receive(
         return receive_datagram(descriptor, target, flags);
     }
     if flags & libc::MSG_OOB != 0 {
-        // tcp_recv_urg() in net/ipv4/tcp.c.
-        let was_reset = guard.stack.socket(id).urgent_unread;
-        let is_apart = was_reset && sockopt::socket_oobinline(kernel::borrow(descriptor)) == Ok(false);
-        return Answer::error(if is_apart { Errno::NOTCONN } else { Errno::INVAL });
+        return Answer::error(has_no_urgent(guard.stack.socket(id).urgent_unread, descriptor));
     }
     if flags & libc::MSG_ERRQUEUE != 0 {
         return Answer::error(Errno::AGAIN);

@@ -7,6 +7,7 @@ use core::net::{IpAddr, SocketAddr};
 use core::sync::atomic::{AtomicBool, Ordering};
 use core::time::Duration;
 
+use overfly_engine::Instant;
 use overfly_profile::options::Waiting;
 use rustix::io::Errno;
 use rustix::net::{Shutdown, sockopt};
@@ -23,7 +24,7 @@ use crate::process::{For, Origin, Placed, Process, WakeOnDrop, Woken, leave_to_k
 use crate::socket::{SocketId, SocketState, canonical, presented};
 use crate::stack::{Read, Trouble};
 use crate::statistics::Why;
-use crate::sys;
+use crate::sys::{self, HandlersRun};
 use crate::table::{self, Entry};
 
 /// The process has had a UDP socket of ours: before that no call need look for one.
@@ -146,9 +147,7 @@ pub(crate) fn receive(
             return Answer::Kernel;
         }
     }
-    let mut since = sys::handlers_run();
-    let mut started = None;
-    let mut pumped = false;
+    let (mut since, mut started, mut pumped) = (sys::handlers_run(), None, false);
     loop {
         if let Some(error) = guard.stack.take_error(id) {
             return Answer::error(error);
@@ -205,11 +204,15 @@ pub(crate) fn receive(
         {
             part.kernel_ready = true;
         }
-        // A handler has run: the call begins anew (SA_RESTART), and may find O_NONBLOCK set.
-        if timeout.is_none() && sys::interrupted(since, false) {
-            (started, since) = (None, since.restarted());
-        }
+        begin_anew(timeout, &mut since, &mut started);
         guard.pump();
+    }
+}
+
+/// After a handler that restarts calls one that waits for ever begins anew, and may find O_NONBLOCK set.
+fn begin_anew(timeout: Option<Duration>, since: &mut HandlersRun, started: &mut Option<Instant>) {
+    if timeout.is_none() && sys::interrupted(*since, false) {
+        (*started, *since) = (None, since.restarted());
     }
 }
 

@@ -52,10 +52,9 @@ macro_rules! hops {
                     let said = from.number().filter(|&hops| hops != from.fresh.$field);
                     to.$field = said.map_or(-1, |hops| hops as i16);
                 },
-                |to, settings| {
-                    if settings.$field != to.fresh.settings.$field {
-                        to.set_number(settings.$field.into());
-                    }
+                |to, settings| match settings.$field {
+                    same if same == to.fresh.settings.$field => {}
+                    hops => to.set_number(hops.into()),
                 },
             ),
         )

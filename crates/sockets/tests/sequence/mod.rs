@@ -10,4 +10,5 @@ pub(crate) mod passed;
 pub(crate) mod play;
 pub(crate) mod rest;
 pub(crate) mod script;
+pub(crate) mod urgent;
 pub(crate) mod waits;
