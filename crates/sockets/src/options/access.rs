@@ -300,6 +300,21 @@ pub(super) fn set_receive_low_water(of: &mut dyn Connection, bytes: i32) -> Resu
     Ok(())
 }
 
+/// A hop limit is about to be set. With -1 the administrator's counts, which the kernel's socket knows: it may have been given
+/// another one before there was a connection. Returns the least that may be.
+pub(super) fn set_hops(
+    of: &dyn Connection,
+    level: i32,
+    name: i32,
+    hops: i32,
+    least: i32,
+) -> Result<i32, Errno> {
+    if hops != -1 {
+        return Ok(least);
+    }
+    of.backing().set(level, name, &hops.to_ne_bytes()).map(|()| hops)
+}
+
 pub(super) fn max_segment(of: &mut dyn Connection) -> Result<i32, Errno> {
     match of.info() {
         Some(info) => Ok(info.mss.into()),

@@ -7,7 +7,8 @@ use rustix::io::Errno;
 use super::access::OptionAccess::{Linger, Name, Number, Record, Time};
 use super::access::{
     change, change_within, congestion, flag, is_read_only, max_segment, receive_buffer, seconds, send_buffer,
-    set_congestion, set_linger, set_receive_buffer, set_receive_low_water, set_send_buffer, timeout, timeval,
+    set_congestion, set_hops, set_linger, set_receive_buffer, set_receive_low_water, set_send_buffer,
+    timeout, timeval,
 };
 use super::backing::named;
 use super::{Carried, Datagram, Follow, Refused, SocketOption, When, info, wants};
@@ -32,9 +33,9 @@ macro_rules! option {
     };
 }
 
-/// A hop limit, by the name of its field. The kernel's socket has it too, which knows the administrator's.
+/// A hop limit, by the name of its field, and its least.
 macro_rules! hops {
-    ($level:ident $name:ident $field:ident) => {
+    ($level:ident $name:ident $field:ident $least:literal) => {
         option!($level $name).kept(
             HOPS,
             Number(
@@ -43,14 +44,13 @@ macro_rules! hops {
                     hops => Ok(hops.into()),
                 },
                 |of, hops| {
-                    of.backing().set(libc::$level, libc::$name, &hops.to_ne_bytes())?;
-                    change(of, |settings| settings.$field = hops as i16)
+                    let least = set_hops(of, libc::$level, libc::$name, hops, $least)?;
+                    change_within(of, hops, least..=255, |settings| settings.$field = hops as i16)
                 },
             ),
             Carried::Both(
                 |from, to| {
-                    let said = from.number().filter(|&hops| hops != from.fresh.$field);
-                    to.$field = said.map_or(-1, |hops| hops as i16);
+                    to.$field = from.number().filter(|&hops| hops != from.fresh.$field).unwrap_or(-1) as i16;
                 },
                 |to, settings| match settings.$field {
                     same if same == to.fresh.settings.$field => {}
@@ -387,8 +387,8 @@ pub(crate) const TABLE: &[SocketOption] = &[
             },
         ),
     ),
-    hops!(IPPROTO_IP IP_TTL time_to_live),
-    hops!(IPPROTO_IPV6 IPV6_UNICAST_HOPS hop_limit),
+    hops!(IPPROTO_IP IP_TTL time_to_live 1),
+    hops!(IPPROTO_IPV6 IPV6_UNICAST_HOPS hop_limit 0),
     option!(IPPROTO_TCP TCP_QUICKACK).kept(
         // Linux forgets it when the direction of the talk turns.
         "stays until it is set again",
