@@ -83,8 +83,11 @@ impl Process {
 
     /// The same before a thread sleeps, with what observers have asked for. Counters that nobody sees now are shown to whoever rings.
     pub(super) fn show_before_sleep(&mut self) {
+        if self.pumped - self.shown >= PAUSE {
+            return self.show_sometimes();
+        }
         let Some(show) = &mut self.stack.show else { return };
-        if self.pumped - self.shown >= PAUSE || show.are_counters_asked() || show.is_asked() {
+        if show.are_counters_asked() || show.is_asked() {
             return self.show_at(self.pumped);
         }
         show.put_off();
