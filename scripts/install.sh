@@ -83,7 +83,12 @@ if [ "$purpose_asked" = tests ]; then
     /usr/bin/python3 -c 'import prometheus_client' 2>/dev/null || packages+=(python3-prometheus-client)
 fi
 
-[ "$purpose_asked" != named ] || packages=("${@:2}")
+if [ "$purpose_asked" = named ]; then
+    # The tool may have come otherwise: NodeSource's nodejs brings npm, and Debian's package of that conflicts with it.
+    for package in "${@:2}"; do
+        command -v "$package" >/dev/null || packages+=("$package")
+    done
+fi
 
 if [ ${#packages[@]} -gt 0 ] && [ "$(id -u)" -ne 0 ]; then
     echo "Missing here: ${packages[*]}. On Debian: sudo apt-get install --no-install-recommends ${packages[*]}" >&2

@@ -246,7 +246,7 @@ options! {
         min_free_packets: "EF_MIN_FREE_PACKETS" = 100, [0..=1000000000], "packet buffers that must be free for a new stack; with fewer its process runs on the kernel";
         no_fail: "EF_NO_FAIL" = 1, [0..=1], "1: what cannot be accelerated runs on the kernel; 0: it is an error";
         pkt_wait_spin: "EF_PKT_WAIT_SPIN" = 0, [0..=1], "1: a call that waits for packet buffers to send from spins for EF_POLL_USEC before it sleeps";
-        poll_adapt: "EF_POLL_ADAPT" = 0, [0..=1], "1: a thread that spun in vain 16 times in a row leaves it out for 128 sleeps, and again if 4 more are in vain, and so does one that has to wait for its processor; 0: it spins each time";
+        poll_adapt: "EF_POLL_ADAPT" = 0, [0..=2], "1: a thread that spun in vain 16 times in a row leaves it out for 128 sleeps, and again if 4 more are in vain, and so does one that has to wait for its processor, for as long as it has to; 2: only the latter; 0: it spins each time";
         poll_fast_usec: "EF_POLL_FAST_USEC" = 32, [0..=4294967295], "while spinning, microseconds between looks at kernel descriptors";
         poll_spin: "EF_POLL_SPIN" = 0, [0..=1], "1: poll and ppoll spin for EF_POLL_USEC before they sleep";
         poll_usec: "EF_POLL_USEC" = 0, [0..=4294967295], "microseconds that a waiting call spins before it sleeps; where it is set, EF_EPOLL_SPIN, EF_POLL_SPIN, EF_SELECT_SPIN, EF_PKT_WAIT_SPIN, EF_TCP_RECV_SPIN, EF_TCP_SEND_SPIN and EF_UDP_RECV_SPIN are 1, and EF_INT_DRIVEN is 0, unless they are set too";

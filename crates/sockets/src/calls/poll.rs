@@ -111,7 +111,7 @@ impl Poll<'_> {
             let over = ready > 0 || deadline.is_some_and(|deadline| time >= deadline);
             let spins = {
                 let Self { rounds, own, .. } = self;
-                !over && goes_on(time, spin_until, || rounds.enter(*own).may_spin())
+                !over && goes_on(time, spin_until, || rounds.enter(*own))
             };
             if over {
                 let asked = core::mem::take(&mut self.asked) && ready > 0;

@@ -336,7 +336,7 @@ impl Wait {
     fn goes_on(&mut self, look: &Look) -> bool {
         let Self { rounds, own, .. } = self;
         look.spin_until > Instant::from_micros(0)
-            && goes_on(look.time, look.spin_until, || rounds.enter(*own).may_spin())
+            && goes_on(look.time, look.spin_until, || rounds.enter(*own))
     }
 
     /// Collects what became ready by what the kernel said.

@@ -204,7 +204,7 @@ pub(crate) fn wait(
     if guard.stack.owes() {
         return (settled(guard), Woken::Look);
     }
-    if goes_on(time, spin_until, || guard.may_spin()) {
+    if goes_on(time, spin_until, || &mut *guard) {
         guard.spins_for(what);
         guard = let_others_in(guard, || {
             if !extra.is_empty() {

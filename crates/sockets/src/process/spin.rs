@@ -1,7 +1,7 @@
-//! How long a call that waits spins before it sleeps, and whether it does at all: a thread whose spins were in vain again and again
-//! leaves them out for a while (EF_POLL_ADAPT), and so does one that has to wait for its processor. A new thread begins as the one is that waited last: where there is one for each
-//! connection, none lives long enough to learn it. Where more threads are busy than there are processors, whoever is to send what it
-//! waits for may need this one.
+//! How long a call that waits spins before it sleeps, and whether it does at all (EF_POLL_ADAPT): a thread whose spins were in vain
+//! again and again leaves them out for a while, and so does one that has to wait for its processor. A new thread begins as the one is
+//! that waited last: where there is one for each connection, none lives long enough to learn it. Where more threads are busy than there
+//! are processors, whoever is to send what it waits for may need this one.
 
 use core::cell::Cell;
 use core::sync::atomic::{AtomicU64, Ordering};
@@ -13,7 +13,7 @@ use rustix::fs::{Mode, OFlags, open};
 use rustix::io::read;
 
 use super::Process;
-use crate::spins::{Scheduled, Spins};
+use crate::spins::{Adapt, Scheduled, Spins};
 
 /// What became of the spins of the thread that waited last ([`Spins::note`]).
 static LAST: AtomicU64 = AtomicU64::new(Spins::NONE.note());
@@ -40,15 +40,21 @@ fn spins() -> Spins {
     SPINS.get().unwrap_or_else(|| Spins::as_of(LAST.load(Ordering::Relaxed)))
 }
 
+/// What the program's profile says of spins.
+fn adapt(process: &Process) -> Adapt {
+    Adapt::of_option(process.options.poll_adapt)
+}
+
 /// Until when a call that began to wait at `started` spins.
 pub(crate) fn spin_until(process: &Process, call: Waiting, started: Instant) -> Instant {
-    if process.options.poll_adapt != 0 {
+    let adapt = adapt(process);
+    if adapt != Adapt::Never {
         let mut spins = spins();
-        if spins.is_look_due() {
-            spins.look(scheduled());
+        if spins.is_look_due(started) {
+            spins.look(scheduled(), started);
             note(spins);
         }
-        if spins.are_left_out() {
+        if spins.are_left_out(adapt) {
             return started;
         }
     }
@@ -56,10 +62,17 @@ pub(crate) fn spin_until(process: &Process, call: Waiting, started: Instant) -> 
     started + Duration::from_micros(spin_us)
 }
 
-/// Whether a call that has found nothing by `time` spins, as it does until then if other threads let it; if not, it sleeps.
-pub(crate) fn goes_on(time: Instant, until: Instant, may_spin: impl FnOnce() -> bool) -> bool {
-    let goes_on = time < until && may_spin();
+/// Whether a call that has found nothing by `time` spins, as it does until then if this process lets it; if not, it sleeps.
+pub(crate) fn goes_on<'a>(time: Instant, until: Instant, process: impl FnOnce() -> &'a mut Process) -> bool {
     let mut spins = spins();
+    let goes_on = time < until && {
+        let process = process();
+        let adapt = adapt(process);
+        if adapt != Adapt::Never && spins.is_look_due_at(time) {
+            spins.look(scheduled(), time);
+        }
+        process.may_spin() && !spins.are_left_out(adapt)
+    };
     spins.count(goes_on, until);
     note(spins);
     goes_on
