@@ -433,6 +433,11 @@ static void say_state(struct actor *actor, int fd)
     unsigned char record[104] = {0};
     socklen_t length = sizeof record;
     int result = getsockopt(fd, IPPROTO_TCP, TCP_INFO, record, &length);
+    /* The kernel delays the acknowledgment of a FIN by 40 ms. */
+    if (result == 0 && record[0] == TCP_FIN_WAIT1) {
+        sleep_us(60000);
+        result = getsockopt(fd, IPPROTO_TCP, TCP_INFO, record, &length);
+    }
     if (result < 0)
         say_result(actor, result);
     else
