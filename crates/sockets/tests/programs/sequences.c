@@ -284,17 +284,19 @@ static void sleep_us(long us)
     clock_nanosleep(CLOCK_MONOTONIC, 0, &time, NULL);
 }
 
-/* Sends or receives without waiting until there has been nothing to do for a while, and says what came instead. */
+/* Sends or receives without waiting until there has been nothing to do for a while, and says what came instead. That is longer than
+ * the 200 ms after which a window smaller than a segment is filled, or a queue that was full has room again. */
 static void until_quiet(struct actor *actor, int fd, int sends)
 {
     static const unsigned char zeros[1 << 16];
     unsigned char *room = sends ? NULL : room_for(sizeof zeros);
+    long look_us = sequence.timer_ms * 1000L * 1000 / 7500;
     int quiet = 0;
     for (int move = 0; move < 10000; move++) {
         long result = sends ? send(fd, zeros, sizeof zeros, MSG_DONTWAIT) : recv(fd, room, sizeof zeros, MSG_DONTWAIT);
         if (result < 0 && errno == EAGAIN && quiet < 5) {
             quiet++;
-            sleep_us(sequence.timer_ms * 1000L * 1000 / 7500);
+            sleep_us(look_us < 50000 ? 50000 : look_us);
         } else if (result <= 0) {
             say_result(actor, result);
             free(room);
@@ -431,6 +433,11 @@ static void say_state(struct actor *actor, int fd)
     unsigned char record[104] = {0};
     socklen_t length = sizeof record;
     int result = getsockopt(fd, IPPROTO_TCP, TCP_INFO, record, &length);
+    /* The kernel delays the acknowledgment of a FIN by 40 ms. */
+    if (result == 0 && record[0] == TCP_FIN_WAIT1) {
+        sleep_us(60000);
+        result = getsockopt(fd, IPPROTO_TCP, TCP_INFO, record, &length);
+    }
     if (result < 0)
         say_result(actor, result);
     else

@@ -1,6 +1,6 @@
 //! Sequences that differed once, and must not again: what it was about, and the sequence as a seed found it, shortened.
 
-pub(crate) const FOUND: [(&str, &str); 43] = [
+pub(crate) const FOUND: [(&str, &str); 44] = [
     (
         "data for a connection that was shut down both ways resets it",
         "v4\n\
@@ -654,5 +654,17 @@ pub(crate) const FOUND: [(&str, &str); 43] = [
          R bind a 5\n\
          R connect a 5\n\
          R send a 0 d",
+    ),
+    (
+        "poll() leaves a UDP socket its error that is in an epoll set of the kernel's alone: the kernel answers recv()",
+        "v4\n\
+         L dgram a n\n\
+         L epoll b\n\
+         L ctl b add a IOR1\n\
+         L connect a 6\n\
+         L sendto a 6 1400 d\n\
+         L poll a I 0\n\
+         L recv a 1 d\n\
+         L wait b 0\n",
     ),
 ];

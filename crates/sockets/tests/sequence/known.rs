@@ -99,7 +99,9 @@ const READ_BEFORE: &str = "of a thread in poll() and one in recv() that wait for
 const READ: &str = "#; *re* has waited: # *";
 const POLLED_AND_READ: &str = "#; *poll* *I* has waited: # *IN*; *re* has waited: # *";
 const READ_AND_POLLED: &str = "#; *re* has waited: # *; *poll* *I* has waited: # *IN*";
+const READ_AND_SELECTED: &str = "#; *re* has waited: # *; *select * has waited: 1 r";
 const POLL_AND_READ: &[&str] = &["* poll* *I* -"];
+const SELECT_AND_READ: &[&str] = &["* select * r -"];
 
 const POLLED_FIRST: &str = "*poll * has waited: # *ERR+HUP*";
 const POLLED_LATER: &str = "*poll * has waited: # *HUP*";
@@ -172,7 +174,7 @@ const fn within_host(
     Known { place: Some(Place::Host), ..known(step, told, after, reason) }
 }
 
-pub(crate) static KNOWN: [Known; 188] = [
+pub(crate) static KNOWN: [Known; 193] = [
     known(
         "* bind *",
         ("0", "EINVAL"),
@@ -200,6 +202,8 @@ pub(crate) static KNOWN: [Known; 188] = [
     known("* writev *", (POLLED_AND_READ, READ), POLL_AND_READ, READ_BEFORE),
     known("* send* *", (READ_AND_POLLED, READ), POLL_AND_READ, READ_BEFORE),
     known("* writev *", (READ_AND_POLLED, READ), POLL_AND_READ, READ_BEFORE),
+    known("* send* *", (READ, READ_AND_SELECTED), SELECT_AND_READ, READ_BEFORE),
+    known("* send* *", (READ_AND_SELECTED, READ), SELECT_AND_READ, READ_BEFORE),
     Known { ends: false, ..known("*", (POLLED_FIRST, POLLED_LATER), WAIT_FOR_ONE, TAKEN_BEFORE) },
     Known { ends: false, ..known("*", (POLLED_LATER, POLLED_FIRST), WAIT_FOR_ONE, TAKEN_BEFORE) },
     known("* close *", ("0, then EBADF*", "*accept * has waited: EBADF*"), NONE, CLOSED_UNDER_A_CALL),
@@ -319,6 +323,7 @@ pub(crate) static KNOWN: [Known; 188] = [
         ANOTHER_QUEUE,
     ),
     known("* send * do", ("#", "#; *re* has waited: # *"), &["* re* *", "* close *"], URGENT_KEPT),
+    known("* send * do", ("#", "#; *re* has waited: #"), &["* re* *", "* close *"], URGENT_KEPT),
     known(
         "* send * do",
         ("#; *re* has waited: # *", "#; *re* has waited: # *"),
@@ -342,8 +347,8 @@ pub(crate) static KNOWN: [Known; 188] = [
     known("* recv * do*", ("#", "EINVAL"), &["* send * do"], URGENT_AGAIN),
     known("* re* d*", ("#*", "EAGAIN"), &["* send * do"], URGENT_AGAIN),
     known("* writev * # #", (SENT_AT_ONCE, FIRST_SEGMENT), &["* re* *", "* writev *"], IN_SEGMENTS),
-    known("* send* * #000 *", (SENT_AT_ONCE, FIRST_SEGMENT), &["* re* *", "* send* *"], IN_SEGMENTS),
-    known("* sendfile * #000", (SENT_AT_ONCE, FIRST_SEGMENT), &["* re* *", "* sendfile *"], IN_SEGMENTS),
+    known("* send* * *000 *", (SENT_AT_ONCE, FIRST_SEGMENT), &["* re* *", "* send* *"], IN_SEGMENTS),
+    known("* sendfile * *000", (SENT_AT_ONCE, FIRST_SEGMENT), &["* re* *", "* sendfile *"], IN_SEGMENTS),
     known("* send* * dm", (READ_ALL, READ_SEGMENTS), READS_ALL, HELD_BACK),
     known(
         "* send* * dm",
@@ -392,6 +397,7 @@ pub(crate) static KNOWN: [Known; 188] = [
     known("@ poll *", ("0 -*", "1 OUT*"), &["* fork", "* fill *"], ANOTHER_QUEUE),
     // The child has had it handed over.
     known("* poll *", ("0 -*", "1 OUT*"), &["* fill *", "* fork", "@ *"], ANOTHER_QUEUE),
+    known("* poll *", ("waits", "1 OUT*"), &["* fill *", "* fork", "@ *"], ANOTHER_QUEUE),
     known("* poll *", ("1 IN*", "1 IN+OUT*"), &["* fill *", "* fork", "@ *"], ANOTHER_QUEUE),
     known(
         "* get * state",
@@ -447,6 +453,7 @@ pub(crate) static KNOWN: [Known; 188] = [
     known("* re*", ("ECONNRESET", "*"), LISTENER_ENDED, OWN_LISTENER),
     known("* get * error", ("ECONNRESET", "0"), LISTENER_ENDED, OWN_LISTENER),
     known("@ wait *", ("# *", "0"), &["* ctl * add *", "* fork", "@ close *"], OWN_CLOSE),
+    known("* wait *", ("# *", "0"), &["* epoll *", "* fork", "@ ctl * add *"], OWN_SET),
     known("@ ctl * mod *", ("ENOENT", "0"), &["* epoll *", "* fork", "* ctl * del *"], OWN_SET),
     known("@ ctl * del *", ("ENOENT", "0"), &["* epoll *", "* fork", "* ctl * del *"], OWN_SET),
     known("@ ctl * mod *", ("0", "ENOENT"), &["* epoll *", "* fork", "* ctl * add *"], OWN_SET),
@@ -553,4 +560,14 @@ fn patterns_fit_what_they_are_meant_for() {
     assert!(!fits("@ send* *", "L send b 6 d") && !fits("@ send* *", "C writev b 6 1"));
     assert!(fits("#", "64262") && !fits("#", "EINVAL") && !fits("#", "") && !fits("#", "12 x"));
     assert!(fits("*accept * has waited: EBADF*", "0, then EBADF; L accept a c n has waited: EBADF"));
+    // All digits are one number: one behind it never fits.
+    assert!(
+        fits("* send* * *000 *", "L sendmsg b 2000 d") && !fits("* send* * #000 *", "L sendmsg b 2000 d")
+    );
+    let texts = |known: &Known| [&[known.step, known.kernel, known.overfly], known.after].concat();
+    let digit_behind =
+        |text: &str| text.split('#').skip(1).any(|rest| rest.starts_with(|next: char| next.is_ascii_digit()));
+    for text in KNOWN.iter().flat_map(texts) {
+        assert!(!digit_behind(text), "never fits: {text}");
+    }
 }

@@ -209,6 +209,10 @@ pub(crate) fn kernel_says(process: &mut Process, id: SocketId, events: u32) -> b
         stopped_listening(process, id, socket.descriptor);
         return true;
     }
+    // Its calls are the kernel's too, which tells them its error.
+    if socket.state == SocketState::Datagram && process.stack.is_left_to_kernels_sets(id) {
+        return false;
+    }
     let told = events & bits::ERR != 0 && process.takes_kernels_error(id);
     if !told || events & bits::IN != 0 {
         process.stack.kernel_ready(id);
