@@ -95,15 +95,20 @@ pub(crate) fn send(
         &gathered
     };
     let (first, rest) = payload.split_at(longest);
+    let class = wishes.classes[usize::from(to.is_ipv6())];
+    let marks = class.and_then(|class| process.stack.mark_next_datagrams(id, class));
     let mut outcome = process.stack.send_datagram(now(), id, from, to, first);
     if outcome == Err(SendError::NoNeighbor) && process.find_next_hop(to.ip()) {
         outcome = process.stack.send_datagram(now(), id, from, to, first);
     }
+    if is_cut && outcome == Ok(()) {
+        process.stack.send_segments(now(), id, from, to, rest, segment_len);
+    }
+    if let Some(marks) = marks {
+        process.stack.set_datagrams_marks(id, marks);
+    }
     match outcome {
         Ok(()) => {
-            if is_cut {
-                process.stack.send_segments(now(), id, from, to, rest, segment_len);
-            }
             process.stack.datagram_sent(id);
             process.output();
             Answer::ok(length)
