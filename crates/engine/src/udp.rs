@@ -464,14 +464,15 @@ impl Engine {
         self.udp.enter(socket.0);
     }
 
-    /// The traffic class of the socket's packets (IP_TOS, IPV6_TCLASS; RFC 2474), the lowest two bits of which are 0.
+    /// The traffic class of the socket's packets (IP_TOS, IPV6_TCLASS; RFC 2474). Its lowest two bits are ECN's, which who sends
+    /// datagrams sees to (RFC 8085 section 3.1.7).
     pub fn udp_set_traffic_class(&mut self, socket: UdpId, class: u8) {
-        self.udp.sockets[socket.index()].marks.0 = class & !0b11;
+        self.udp.sockets[socket.index()].marks.0 = class;
     }
 
-    /// How many hops the socket's packets may go, at least 1 (IP_TTL, IPV6_UNICAST_HOPS).
+    /// How many hops the socket's packets may go (IP_TTL, IPV6_UNICAST_HOPS); 0 is what the configuration says.
     pub fn udp_set_hop_limit(&mut self, socket: UdpId, hops: u8) {
-        self.udp.sockets[socket.index()].marks.1 = hops.max(1);
+        self.udp.sockets[socket.index()].marks.1 = hops;
     }
 
     /// The local end, and the remote end of a connected socket.

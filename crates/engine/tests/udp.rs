@@ -231,6 +231,26 @@ fn an_answer_goes_where_the_question_came_from() {
 }
 
 #[test]
+fn a_traffic_class_and_a_hop_limit_are_on_every_datagram() {
+    for [us, peer, _] in FAMILIES {
+        let mut host = Host::new();
+        let socket = host.open(at(us, 7), None);
+        host.receive(&datagram(at(peer, 4000), at(us, 7), b"q"));
+        let mut marks = |class, hops| {
+            host.engine.udp_set_traffic_class(socket, class);
+            host.engine.udp_set_hop_limit(socket, hops);
+            host.send(socket, Some(at(peer, 4000)), b"a").expect("the next hop is known");
+            let frames = host.sent();
+            let packet = overfly_wire::ip::Packet::parse(&frames[0][14..]).expect("IP");
+            (packet.traffic_class(), packet.hop_limit())
+        };
+        // ECN's two bits are the program's here (RFC 8085 section 3.1.7).
+        assert_eq!(marks(0xb8 | 2, 7), (0xba, 7));
+        assert_eq!(marks(0, 0), (0, 64), "0 is what the configuration says");
+    }
+}
+
+#[test]
 fn connected_before_bound_before_wildcard() {
     for [us, peer, stranger] in FAMILIES {
         let mut host = Host::new();

@@ -115,6 +115,8 @@ pub(crate) enum Datagram {
     PiecesAbove,
     /// As `Kernel`; what is sent is cut into datagrams of so many bytes.
     SegmentLen,
+    /// As `Kernel`; its packets have it.
+    Marks,
     /// Something is told with each datagram: a bit of [`wants`].
     Tells(u16),
     /// As `Tells`: when it came, in so many parts of a second.
@@ -292,6 +294,17 @@ pub(crate) fn told(socket: Backing) -> u16 {
         _ => 0,
     };
     TABLE.iter().map(bit).fold(0, |sum, bit| sum | bit)
+}
+
+/// Traffic class and hop limit of the packets that a UDP socket sends to peers of IPv4, or of IPv6 by `level`. Where IPv6 has no hop,
+/// which no router sees, there is one.
+pub(crate) fn marks(socket: Backing, level: i32) -> Option<(u8, u8)> {
+    let (class, hops) = match level {
+        libc::IPPROTO_IP => (libc::IP_TOS, libc::IP_TTL),
+        _ => (libc::IPV6_TCLASS, libc::IPV6_UNICAST_HOPS),
+    };
+    let number = |name| socket.number(level, name).ok().and_then(|number| u8::try_from(number).ok());
+    Some((number(class)?, number(hops)?.max(1)))
 }
 
 /// Under which name a datagram's time is told to who wants these, and in how many parts of a second.

@@ -116,6 +116,8 @@ pub(crate) struct About {
 pub(crate) struct ControlMessages {
     /// Where it is to come from; else from where the socket is bound.
     pub(crate) from: Option<Origin>,
+    /// The traffic class to a peer of IPv4 (IP_TOS), and of IPv6 (IPV6_TCLASS); else the socket's.
+    pub(crate) classes: [Option<u8>; 2],
     /// To be sent in pieces of that length, 0 for one (UDP_SEGMENT); else as the socket's option says.
     pub(crate) segment_len: Option<u16>,
 }
@@ -373,6 +375,13 @@ pub(crate) fn option_was_set(descriptor: i32, level: i32, name: i32, number: Opt
         // The kernel has taken it: it is in range.
         (Does::SegmentLen, Some(part)) => {
             part.segment_len = number.and_then(|bytes| u16::try_from(bytes).ok()).unwrap_or(0);
+        }
+        (Does::Marks, Some(part)) => {
+            let mut marks = part.marks;
+            if let Some(set) = options::marks(Backing(descriptor), level) {
+                marks[usize::from(level == libc::IPPROTO_IPV6)] = set;
+            }
+            guard.stack.set_datagrams_marks(id, marks);
         }
         (Does::Tells(_) | Does::TellsTime(..), Some(part)) => {
             part.wants = options::told(Backing(descriptor));

@@ -160,8 +160,8 @@ fn put_time(room: &mut Room, about: &About) {
     room.put(libc::SOL_SOCKET, kind, &data);
 }
 
-/// Where a message wants to be sent from (IP_PKTINFO, IPV6_PKTINFO), and in what pieces (UDP_SEGMENT). `None`: it wants something
-/// else too, or is not well formed: the kernel does it.
+/// Where a message wants to be sent from (IP_PKTINFO, IPV6_PKTINFO), with which traffic class (IP_TOS, IPV6_TCLASS), and in what
+/// pieces (UDP_SEGMENT). `None`: it wants something else too, or is not well formed: the kernel does it.
 ///
 /// # Safety
 /// As for sendmsg(2).
@@ -202,6 +202,20 @@ pub(super) unsafe fn wishes(message: &msghdr) -> Option<ControlMessages> {
             (libc::SOL_UDP, libc::UDP_SEGMENT) if length == HEADER + size_of::<u16>() => {
                 // SAFETY: as above.
                 wishes.segment_len = Some(unsafe { data.cast::<u16>().read_unaligned() });
+                None
+            }
+            // ip_cmsg_send() takes a number or a byte, ip6_datagram_send_ctl() a number.
+            (libc::IPPROTO_IP, libc::IP_TOS) if length == HEADER + size_of::<u8>() => {
+                // SAFETY: as above.
+                wishes.classes[0] = Some(unsafe { data.read() });
+                None
+            }
+            (level @ libc::IPPROTO_IP, libc::IP_TOS) | (level @ libc::IPPROTO_IPV6, libc::IPV6_TCLASS)
+                if length == HEADER + size_of::<c_int>() =>
+            {
+                // SAFETY: as above.
+                let class = unsafe { data.cast::<c_int>().read_unaligned() };
+                wishes.classes[usize::from(level == libc::IPPROTO_IPV6)] = Some(u8::try_from(class).ok()?);
                 None
             }
             _ => return None,

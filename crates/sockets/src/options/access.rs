@@ -6,7 +6,7 @@ use core::time::Duration;
 use overfly_engine::{Algorithm, Info};
 use rustix::io::Errno;
 
-use super::backing::{Backing, named};
+use super::backing::{Backing, Placeholder, named};
 use crate::socket::{SEND_LIMIT_RANGE, Settings};
 
 /// TCP_CA_NAME_MAX (include/net/tcp.h).
@@ -313,6 +313,13 @@ pub(super) fn set_hops(
         return Ok(least);
     }
     of.backing().set(level, name, &hops.to_ne_bytes()).map(|()| hops)
+}
+
+/// The kernel's socket gets the traffic class that was set at user level.
+pub(super) fn write_class(to: &Placeholder<'_>, settings: &Settings) {
+    if settings.traffic_class != to.fresh.settings.traffic_class {
+        to.set_number(settings.traffic_class.into());
+    }
 }
 
 pub(super) fn max_segment(of: &mut dyn Connection) -> Result<i32, Errno> {

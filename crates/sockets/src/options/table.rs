@@ -8,7 +8,7 @@ use super::access::OptionAccess::{Linger, Name, Number, Record, Time};
 use super::access::{
     change, change_within, congestion, flag, is_read_only, max_segment, receive_buffer, seconds, send_buffer,
     set_congestion, set_hops, set_linger, set_receive_buffer, set_receive_low_water, set_send_buffer,
-    timeout, timeval,
+    timeout, timeval, write_class,
 };
 use super::backing::named;
 use super::{Carried, Datagram, Follow, Refused, SocketOption, When, info, wants};
@@ -18,6 +18,7 @@ const YES: &str = "yes; before connect() and on listeners read from there. The k
 const CLASS: &str = "the class of every packet, inherited from the listener";
 const HOPS: &str = "how far every packet may go, inherited from the listener";
 const IN_KERNEL: &str = "as the kernel's socket has them";
+const MARKS: &str = "every packet has it, ECN's bits of the class too";
 const TOLD: &str = "yes: recvmsg() and recvmmsg() tell it, as the kernel does for what comes by its socket";
 const TIME: &str = "yes: the time when the datagram was taken from the link";
 const ERRORS: &str = "yes: errors from ICMP stand in the error queue (MSG_ERRQUEUE), and poll() says POLLERR until it is empty; errors of what the kernel's socket sent stand in its queue, which is read after ours";
@@ -58,6 +59,7 @@ macro_rules! hops {
                 },
             ),
         )
+        .datagram(MARKS, Datagram::Marks)
     };
 }
 
@@ -360,13 +362,10 @@ pub(crate) const TABLE: &[SocketOption] = &[
         ),
         Carried::Both(
             |from, to| to.traffic_class = from.number().and_then(|class| u8::try_from(class).ok()).unwrap_or(0),
-            |to, settings| {
-                if settings.traffic_class != to.fresh.settings.traffic_class {
-                    to.set_number(settings.traffic_class.into());
-                }
-            },
+            write_class,
         ),
-    ),
+    )
+    .datagram(MARKS, Datagram::Marks),
     option!(IPPROTO_IP IP_TOS).kept(
         CLASS,
         Number(
@@ -380,13 +379,10 @@ pub(crate) const TABLE: &[SocketOption] = &[
                     to.traffic_class = from.number().and_then(|class| u8::try_from(class).ok()).unwrap_or(0);
                 }
             },
-            |to, settings| {
-                if settings.traffic_class != to.fresh.settings.traffic_class {
-                    to.set_number(settings.traffic_class.into());
-                }
-            },
+            write_class,
         ),
-    ),
+    )
+    .datagram(MARKS, Datagram::Marks),
     hops!(IPPROTO_IP IP_TTL time_to_live 1),
     hops!(IPPROTO_IPV6 IPV6_UNICAST_HOPS hop_limit 0),
     option!(IPPROTO_TCP TCP_QUICKACK).kept(

@@ -190,7 +190,33 @@ impl<T: Link> Stack<T> {
         if let Some(part) = self.datagrams_mut(id) {
             part.places.push(place);
         }
+        self.mark_datagrams(id);
         Ok(())
+    }
+
+    /// The traffic class of its packets is another one, whatever family they are of. Returns what they were marked with.
+    pub(crate) fn mark_next_datagrams(&mut self, id: SocketId, class: u8) -> Option<[(u8, u8); 2]> {
+        let marks = self.datagrams(id)?.marks;
+        self.set_datagrams_marks(id, marks.map(|(_, hops)| (class, hops)));
+        Some(marks)
+    }
+
+    /// Its packets have these from now on ([`Datagrams::marks`]).
+    pub(crate) fn set_datagrams_marks(&mut self, id: SocketId, marks: [(u8, u8); 2]) {
+        let Some(part) = self.datagrams_mut(id) else { return };
+        part.marks = marks;
+        self.mark_datagrams(id);
+    }
+
+    /// Its packets are marked as its settings say.
+    fn mark_datagrams(&mut self, id: SocketId) {
+        let Some(interface) = &mut self.interfaces[Side::Network.index()] else { return };
+        let Some(part) = self.sockets.at(id).datagrams.as_deref() else { return };
+        for place in &part.places {
+            let (class, hops) = part.marks[usize::from(place.local.is_ipv6())];
+            interface.engine.udp_set_traffic_class(place.id, class);
+            interface.engine.udp_set_hop_limit(place.id, hops);
+        }
     }
 
     /// The engine is another one: the socket has its places there, or none.

@@ -1,6 +1,6 @@
 //! Datagrams that are sent.
 
-use core::net::SocketAddr;
+use core::net::{IpAddr, SocketAddr};
 
 use overfly_engine::SendError;
 
@@ -94,16 +94,14 @@ pub(crate) fn send(
         gathered = source.pieces(0).flatten().copied().collect();
         &gathered
     };
-    let (first, rest) = payload.split_at(longest);
-    let mut outcome = process.stack.send_datagram(now(), id, from, to, first);
-    if outcome == Err(SendError::NoNeighbor) && process.find_next_hop(to.ip()) {
-        outcome = process.stack.send_datagram(now(), id, from, to, first);
+    let class = wishes.classes[usize::from(to.is_ipv6())];
+    let marks = class.and_then(|class| process.stack.mark_next_datagrams(id, class));
+    let outcome = sent_here(process, id, from, to, payload.split_at(longest));
+    if let Some(marks) = marks {
+        process.stack.set_datagrams_marks(id, marks);
     }
     match outcome {
         Ok(()) => {
-            if is_cut {
-                process.stack.send_segments(now(), id, from, to, rest, segment_len);
-            }
             process.stack.datagram_sent(id);
             process.output();
             Answer::ok(length)
@@ -111,6 +109,24 @@ pub(crate) fn send(
         // Too big, another way, or no room: the kernel's socket has the same port, and can do it.
         Err(_) => sent_by_kernel(process, id),
     }
+}
+
+/// The stack sends one datagram, and if it could, the rest in others of that length.
+fn sent_here(
+    process: &mut Process,
+    id: SocketId,
+    from: Option<IpAddr>,
+    to: SocketAddr,
+    (first, rest): (&[u8], &[u8]),
+) -> Result<(), SendError> {
+    let mut outcome = process.stack.send_datagram(now(), id, from, to, first);
+    if outcome == Err(SendError::NoNeighbor) && process.find_next_hop(to.ip()) {
+        outcome = process.stack.send_datagram(now(), id, from, to, first);
+    }
+    if outcome.is_ok() && !rest.is_empty() {
+        process.stack.send_segments(now(), id, from, to, rest, first.len());
+    }
+    outcome
 }
 
 /// As [`Process::place_datagram`]; one that is not bound yet gets a port. `Unbound`: the kernel sends for now.

@@ -107,6 +107,8 @@ pub(crate) struct Datagrams {
     pub(crate) segment_len: u16,
     /// IPV6_MTU in bytes: the kernel sends larger packets in pieces. Zero if it was not set.
     pub(crate) pieces_above: usize,
+    /// Traffic class and hop limit of packets to peers of IPv4, and of IPv6; 0: what the administrator says.
+    pub(crate) marks: [(u8, u8); 2],
     /// SO_RCVBUF, as the kernel says it.
     pub(crate) limit: usize,
     /// Two where it takes datagrams of both families.
@@ -130,12 +132,15 @@ pub(crate) struct Datagrams {
 impl Datagrams {
     /// What has come, and where it stands, is another process's.
     pub(crate) fn forget_all_but_settings(&mut self) {
-        let Self { connected, wants, segment_len, pieces_above, lost, of_all, changed, cookie, .. } = *self;
+        let Self {
+            connected, wants, segment_len, pieces_above, marks, lost, of_all, changed, cookie, ..
+        } = *self;
         *self = Self {
             connected,
             wants,
             segment_len,
             pieces_above,
+            marks,
             lost,
             of_all,
             changed,

@@ -88,6 +88,13 @@ impl Twins {
         ours
     }
 
+    /// Traffic class and hop limit of the next datagram at the peer.
+    pub(super) fn far_marks(&self) -> (c_int, c_int) {
+        let read = self.peer.until(|stack| stack.read_datagram(self.id, core::iter::empty(), 0, false));
+        let record = read.record;
+        (record.traffic_class.into(), record.hop_limit.into())
+    }
+
     fn connect(&self) {
         assert_eq!(self.same(|end| connect(end, self.far(end))), Ok(0));
     }
@@ -343,7 +350,7 @@ fn several_are_read_and_sent_at_once() {
 }
 
 /// Sends with one control message.
-fn send_with<T>(end: c_int, to: SocketAddr, level: c_int, kind: c_int, value: T) -> Said {
+pub(super) fn send_with<T>(end: c_int, to: SocketAddr, level: c_int, kind: c_int, value: T) -> Said {
     let (mut at, length) = record(to);
     let mut control = [0_u64; 8];
     let mut vectors = [iovec { iov_base: b"0123456789".as_ptr().cast_mut().cast(), iov_len: 10 }];

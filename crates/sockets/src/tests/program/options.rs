@@ -265,3 +265,28 @@ fn listeners_and_sockets_without_a_connection_have_the_kernels_options() {
         assert_eq!(number(-1, SOCKET, libc::SO_RCVLOWAT), Err(Errno::BADF));
     });
 }
+
+#[test]
+fn datagrams_have_the_class_and_the_hop_limit_of_their_socket() {
+    script(|world| {
+        let twins = datagrams::Twins::new(&world);
+        let ip = libc::IPPROTO_IP;
+        // Before the socket has sent anything, and after. ECN's bits are the program's.
+        for (class, hops) in [(0x22, 46), (0, 255), (0xb8, -1)] {
+            assert_eq!(twins.same(|end| set_option(end, ip, libc::IP_TOS, &class)), Ok(0));
+            assert_eq!(twins.same(|end| set_option(end, ip, libc::IP_TTL, &hops)), Ok(0));
+            assert_eq!(twins.same(|end| number(end, ip, libc::IP_TOS)), Ok(class));
+            let hops = twins.same(|end| number(end, ip, libc::IP_TTL)).unwrap();
+            assert_eq!(datagrams::send_to(twins.ends[0], b"x", (CLIENT, 53).into()), Ok(1));
+            assert!(crate::calls::datagram::is_ours(twins.ends[0]), "it is not the kernel's");
+            assert_eq!(twins.far_marks(), (class, hops));
+        }
+        // A message may have another class than the socket's others.
+        let (end, far) = (twins.ends[0], (CLIENT, 53).into());
+        assert_eq!(datagrams::send_with(end, far, ip, libc::IP_TOS, 2_i32), Ok(10));
+        assert_eq!(datagrams::send_with(end, far, ip, libc::IP_TOS, 1_u8), Ok(10));
+        assert_eq!(datagrams::send_to(end, b"x", far), Ok(1));
+        assert_eq!([(); 3].map(|()| twins.far_marks().0), [2, 1, 0xb8]);
+        twins.close();
+    });
+}
