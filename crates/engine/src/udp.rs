@@ -464,8 +464,7 @@ impl Engine {
         self.udp.enter(socket.0);
     }
 
-    /// The traffic class of the socket's packets (IP_TOS, IPV6_TCLASS; RFC 2474). Its lowest two bits are ECN's, which who sends
-    /// datagrams sees to (RFC 8085 section 3.1.7).
+    /// The traffic class of the socket's packets (IP_TOS, IPV6_TCLASS; RFC 2474), with ECN's bits (RFC 8085 section 3.1.7).
     pub fn udp_set_traffic_class(&mut self, socket: UdpId, class: u8) {
         self.udp.sockets[socket.index()].marks.0 = class;
     }
