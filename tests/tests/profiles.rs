@@ -146,8 +146,10 @@ fn each_waiting_call_spins_or_sleeps_as_the_profile_says() {
         ("EF_TCP_ACCEPT_SPIN", ["accept", ""]),
         ("EF_UDP_RECV_SPIN", ["datagram", ""]),
     ] {
-        // The other calls spin for longer than this test: only the one in question may sleep.
-        let options = |spin| [("EF_POLL_USEC", "20000000"), ("EF_TCP_CONNECT_SPIN", "1"), (name, spin)];
+        // The other calls spin for longer than this test, whoever wants the processor: only the one in question may sleep.
+        let options = |spin| {
+            [("EF_POLL_USEC", "20000000"), ("EF_POLL_ADAPT", "0"), ("EF_TCP_CONNECT_SPIN", "1"), (name, spin)]
+        };
         let spinning = bench.run_with(&options("1"), &case, nudge);
         assert!(spinning.succeeded(), "{name}: {}: {}", spinning.status, spinning.complained);
         assert_eq!(spinning.count("sleeps"), 0, "{name}=1: {}", spinning.complained);
@@ -159,7 +161,7 @@ fn each_waiting_call_spins_or_sleeps_as_the_profile_says() {
         let table = "add table inet loss; add chain inet loss input { type filter hook input priority 0; }; \
                      add rule inet loss input tcp dport 7001 counter drop";
         succeed(&bench.lab, "client", &["nft", table]);
-        let options = [("EF_POLL_USEC", "20000000"), ("EF_TCP_CONNECT_SPIN", spin)];
+        let options = [("EF_POLL_USEC", "20000000"), ("EF_POLL_ADAPT", "0"), ("EF_TCP_CONNECT_SPIN", spin)];
         let child = bench.start(&options, &["ports", "1", "1"]);
         eventually("a SYN is lost", || {
             !succeed(&bench.lab, "client", &["nft", "list", "ruleset"]).contains("counter packets 0 ")

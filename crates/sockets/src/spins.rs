@@ -14,6 +14,9 @@ const TRIED: u32 = 4;
 const LOOK_EVERY: u32 = 64;
 /// A thread that spins does not sleep: the longest time from one look to the next.
 const LOOK_AFTER: Duration = Duration::from_millis(10);
+/// After so long one that sleeps seldom may find that it can spin again. Its turns come early, whoever else runs: it would soon find
+/// that it cannot.
+const LOOK_AGAIN_AFTER: Duration = Duration::from_millis(100);
 /// Who waits so long for a processor, each time it is to run, and for a tenth of all the time in which it would run, spins at the cost of
 /// another one. As long as a spin of `balanced`: where nobody else is to run it is 1 to 5 µs.
 const WAIT_NS: u64 = 20_000;
@@ -119,12 +122,16 @@ impl Spins {
 
     /// It is time to see how the thread was scheduled, for one that begins to wait.
     pub(crate) fn is_look_due(&self, time: Instant) -> bool {
-        self.sleeps >= LOOK_EVERY || self.is_shared && self.is_look_due_at(time)
+        self.sleeps >= LOOK_EVERY || self.is_shared && self.has_not_looked_for(LOOK_AGAIN_AFTER, time)
     }
 
     /// The same in a spin.
     pub(crate) fn is_look_due_at(&self, time: Instant) -> bool {
-        self.looked.is_none_or(|looked| time >= looked + LOOK_AFTER)
+        self.has_not_looked_for(LOOK_AFTER, time)
+    }
+
+    fn has_not_looked_for(&self, long: Duration, time: Instant) -> bool {
+        self.looked.is_none_or(|looked| time >= looked + long)
     }
 
     /// What was seen at that time; `None`: nothing.
@@ -210,7 +217,8 @@ mod tests {
         let mut look = |ms: u64, seen| {
             let time = start + Duration::from_millis(ms);
             assert!(spins.is_look_due_at(time));
-            assert_eq!(spins.is_look_due(time), spins.are_left_out(Adapt::Shared));
+            assert!(!spins.is_look_due(time));
+            assert_eq!(spins.is_look_due(time + LOOK_AGAIN_AFTER), spins.are_left_out(Adapt::Shared));
             spins.look(seen, time);
             assert!(!spins.is_look_due_at(time + LOOK_AFTER / 2));
             spins.are_left_out(Adapt::Shared)

@@ -73,7 +73,7 @@ fn sources(folder: &Path, found: &mut Vec<(String, String)>) {
 }
 
 /// Options that code outside of the table names, by file, and why.
-const BESIDE_THE_TABLE: [(&str, &[&str], &str); 9] = [
+const BESIDE_THE_TABLE: [(&str, &[&str], &str); 10] = [
     ("calls/options.rs", &["SO_SNDTIMEO"], "which of two time-outs the kernel's socket says too little of"),
     (
         "hooks/ancillary.rs",
@@ -106,6 +106,11 @@ const BESIDE_THE_TABLE: [(&str, &[&str], &str); 9] = [
         "options/backing.rs",
         &["IPV6_UNICAST_HOPS", "IP_TTL", "SO_RCVBUF", "SO_SNDBUF", "TCP_CONGESTION", "TCP_MAXSEG"],
         "a fresh socket's",
+    ),
+    (
+        "options.rs",
+        &["IPV6_TCLASS", "IPV6_UNICAST_HOPS", "IP_TOS", "IP_TTL"],
+        "what the packets of a UDP socket are marked with: two options, read together",
     ),
     ("options/info.rs", &["TCP_INFO"], "how long the kernel's is"),
     (
