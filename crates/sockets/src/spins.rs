@@ -235,6 +235,17 @@ mod tests {
     }
 
     #[test]
+    fn what_the_kernel_says_of_a_thread() {
+        assert_eq!(
+            Scheduled::parse(b"7 88170 1\n"),
+            Some(Scheduled { ran_ns: 7, waited_ns: 88170, turns: 1 })
+        );
+        for text in [&b""[..], b"1 2", b"1 -2 3", b"a 2 3", b"1 2 99999999999999999999", b"\xff 1 2"] {
+            assert_eq!(Scheduled::parse(text), None);
+        }
+    }
+
+    #[test]
     fn a_thread_begins_as_another_one_is() {
         let (mut note, mut now, mut spun) = (Spins::NONE.note(), Instant::from_micros(0), 0);
         for _ in 0..100 {
