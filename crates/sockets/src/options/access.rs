@@ -300,19 +300,16 @@ pub(super) fn set_receive_low_water(of: &mut dyn Connection, bytes: i32) -> Resu
     Ok(())
 }
 
-/// A hop limit is about to be set. With -1 the administrator's counts, which the kernel's socket knows: it may have been given
-/// another one before there was a connection. Returns the least that may be.
-pub(super) fn set_hops(
-    of: &dyn Connection,
+/// The hop limit is the administrator's again, which the kernel's socket knows: it may have been given another one before there was
+/// a connection.
+pub(super) fn reset_hops(
+    of: &mut dyn Connection,
     level: i32,
     name: i32,
-    hops: i32,
-    least: i32,
-) -> Result<i32, Errno> {
-    if hops != -1 {
-        return Ok(least);
-    }
-    of.backing().set(level, name, &hops.to_ne_bytes()).map(|()| hops)
+    change_settings: impl Fn(&mut Settings),
+) -> Result<(), Errno> {
+    of.backing().set(level, name, &(-1i32).to_ne_bytes())?;
+    change(of, change_settings)
 }
 
 /// The kernel's socket gets the traffic class that was set at user level.

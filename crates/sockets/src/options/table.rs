@@ -6,8 +6,8 @@ use rustix::io::Errno;
 
 use super::access::OptionAccess::{Linger, Name, Number, Record, Time};
 use super::access::{
-    change, change_within, congestion, flag, is_read_only, max_segment, receive_buffer, seconds, send_buffer,
-    set_congestion, set_hops, set_linger, set_receive_buffer, set_receive_low_water, set_send_buffer,
+    change, change_within, congestion, flag, is_read_only, max_segment, receive_buffer, reset_hops, seconds,
+    send_buffer, set_congestion, set_linger, set_receive_buffer, set_receive_low_water, set_send_buffer,
     timeout, timeval, write_class,
 };
 use super::backing::named;
@@ -44,9 +44,9 @@ macro_rules! hops {
                     -1 => of.backing().number(libc::$level, libc::$name),
                     hops => Ok(hops.into()),
                 },
-                |of, hops| {
-                    let least = set_hops(of, libc::$level, libc::$name, hops, $least)?;
-                    change_within(of, hops, least..=255, |settings| settings.$field = hops as i16)
+                |of, hops| match hops {
+                    -1 => reset_hops(of, libc::$level, libc::$name, |settings| settings.$field = -1),
+                    _ => change_within(of, hops, $least..=255, |settings| settings.$field = hops as i16),
                 },
             ),
             Carried::Both(
