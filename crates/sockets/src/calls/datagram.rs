@@ -213,7 +213,7 @@ pub(crate) fn receive(
 
 /// After a handler that restarts calls one that waits for ever begins anew, and may find O_NONBLOCK set.
 fn begin_anew(timeout: Option<Duration>, since: &mut HandlersRun, started: &mut Option<Instant>) {
-    if timeout.is_none() && sys::interrupted(*since, false) {
+    if timeout.is_none() && sys::begins_anew(*since) {
         (*started, *since) = (None, since.restarted());
     }
 }
