@@ -1,6 +1,6 @@
 //! As [`super::found`], of connections that several processes have.
 
-pub(crate) const FORKS: [(&str, &str); 40] = [
+pub(crate) const FORKS: [(&str, &str); 41] = [
     (
         "a child hears of a reset that came after the fork",
         "host\n\
@@ -639,5 +639,18 @@ pub(crate) const FORKS: [(&str, &str); 40] = [
          S writev c 0 1500\n\
          R fork\n\
          D drain c",
+    ),
+    (
+        "seed 95014563: what AF_UNSPEC has ended is to tell that also when it is a child that listens with it",
+        "v4\n\
+         R socket a b\n\
+         R bind a 5\n\
+         R listen a 8\n\
+         L socket a b\n\
+         L connect a 5\n\
+         L unconnect a\n\
+         L fork\n\
+         C listen a 8\n\
+         C writev a 5 3",
     ),
 ];
