@@ -136,6 +136,11 @@ pub(crate) fn interrupted(since: HandlersRun, restartable: bool) -> bool {
     handled || crate::cancel::came()
 }
 
+/// Only handlers that restart calls have run since: one that can begin anew does.
+pub(crate) fn begins_anew(since: HandlersRun) -> bool {
+    interrupted(since, false) && !interrupted(since, true)
+}
+
 /// A handler is about to run in this thread.
 pub(crate) fn note_signal(restarts: bool) {
     sleep_control(|sleep_control| {

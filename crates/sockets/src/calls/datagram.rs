@@ -199,7 +199,7 @@ pub(crate) fn receive(
         }
         if table::lookup(descriptor) != Entry::Socket(id) {
             drop(guard);
-            return super::goes_on_elsewhere(descriptor, cookie);
+            return waits_elsewhere(descriptor, cookie, deadline, since);
         }
         if kernel_side[0].revents != 0
             && let Some(part) = guard.stack.datagrams_mut(id)
@@ -213,8 +213,28 @@ pub(crate) fn receive(
 
 /// After a handler that restarts calls one that waits for ever begins anew, and may find O_NONBLOCK set.
 fn begin_anew(timeout: Option<Duration>, since: &mut HandlersRun, started: &mut Option<Instant>) {
-    if timeout.is_none() && sys::interrupted(*since, false) {
+    if timeout.is_none() && sys::begins_anew(*since) {
         (*started, *since) = (None, since.restarted());
+    }
+}
+
+/// The wait goes on with the kernel's socket, also if O_NONBLOCK has been set since it began.
+fn waits_elsewhere(
+    descriptor: i32,
+    cookie: Option<u64>,
+    deadline: Option<Instant>,
+    since: HandlersRun,
+) -> Answer<Received> {
+    let answer = super::goes_on_elsewhere(descriptor, cookie);
+    if !matches!(answer, Answer::Kernel) || !kernel::is_nonblocking(descriptor) {
+        return answer;
+    }
+    let left = deadline.map(|deadline| deadline.as_micros().saturating_sub(now().as_micros()));
+    let mut readable = [libc::pollfd { fd: descriptor, events: libc::POLLIN, revents: 0 }];
+    match sys::poll(&mut readable, left, since) {
+        Ok(0) => Answer::error(Errno::AGAIN),
+        Err(error) if !sys::begins_anew(since) => Answer::error(error),
+        _ => answer,
     }
 }
 

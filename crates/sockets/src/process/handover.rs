@@ -1,6 +1,7 @@
 //! Connections of this process that the kernel takes over: the broker makes the backing descriptor's socket the connection
 //! (TCP_REPAIR), so whoever has that socket has the connection, in whatever process and under whatever number.
 
+use core::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 
 use overfly_broker::PairEnd;
@@ -71,12 +72,23 @@ impl Process {
     fn disconnect_in_kernel(&mut self, id: SocketId) -> Result<(), String> {
         let Some((mut connection, socket)) = self.stack.export_ended(id) else { return Ok(()) };
         let (number, at_any) = (socket.descriptor, socket.at_any);
-        let (descriptor, bound) = (kernel::borrow(number), kernel::local_address(number));
+        let descriptor = kernel::borrow(number);
+        let mut bound = kernel::local_address(number);
+        let any = bound.map(|bound| SocketAddr::new(bound.ip(), 0));
+        // One that has let go of its port says it still: the broker is told of one that it has.
+        let had_none = bound.is_some_and(|bound| bound.port() == 0);
+        let lets_go = !had_none && any.is_some_and(|any| rustix::net::bind(descriptor, &any).is_ok());
+        if lets_go {
+            bound = kernel::local_address(number);
+        }
         connection.local_port = bound.map_or(0, |bound| bound.port());
         let file = to_file(&connection, socket)?;
+        // A child that has had no stack yet knows no broker.
+        let client = self.take_client().map_err(|error| error.to_string())?;
+        self.session.client = Some(client);
         self.move_ends(&[PairEnd { socket: descriptor, file: file.as_fd(), holder: descriptor }])?;
         rustix::net::connect_unspec(descriptor).map_err(|error| error.to_string())?;
-        if let Some(any) = bound.filter(|any| at_any && any.port() == 0) {
+        if let Some(any) = any.filter(|_| lets_go || at_any && had_none) {
             // It forgets the address that the broker has bound, as that was not bound by the program.
             let _ = rustix::net::bind(descriptor, &any);
             kernel::forget_port(number);

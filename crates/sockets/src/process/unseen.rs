@@ -110,8 +110,9 @@ impl Process {
         if socket.interests != NONE || socket.waits_are_seen {
             return self.stack.is_left_to_kernels_sets(id);
         }
-        // Such a program sets O_NONBLOCK by a system call of its own, too.
-        socket.nonblocking = socket.nonblocking || kernel::is_nonblocking(descriptor);
+        // Such a program sets O_NONBLOCK by a system call of its own, too. A listener of several processes has it from one that has joined.
+        let may_be_anothers = socket.shared && socket.listening.is_some();
+        socket.nonblocking |= !may_be_anothers && kernel::is_nonblocking(descriptor);
         if !socket.nonblocking {
             return false;
         }

@@ -4,6 +4,7 @@ use super::known::{KNOWN, Known};
 use super::play::{Players, Transcript, show};
 use super::rest::Pace;
 use super::script::{Script, Step};
+use super::stall::stalls;
 
 /// At first: who has not run for 3 ms is at rest.
 const FAST: Pace = Pace::new(8, 3);
@@ -11,6 +12,8 @@ const FAST: Pace = Pace::new(8, 3);
 const FAIR: Pace = Pace::new(25, 8);
 /// To make sure: 60 ms after each step, whoever sleeps.
 pub(crate) const SURE: Pace = Pace::new(60, 60);
+/// How often it is tried anew.
+const STALLED_MAX: usize = 3;
 /// How many shorter sequences are tried.
 const ATTEMPTS: usize = 150;
 
@@ -110,8 +113,20 @@ enum Sure {
 }
 
 impl Worlds {
-    /// Both at the same time.
+    /// Both at the same time; once more if the machine stood still meanwhile.
     pub(crate) fn play(&mut self, script: &Script, pace: Pace) -> (Transcript, Transcript) {
+        for _ in 0..STALLED_MAX {
+            let (before, restless) = (stalls(), self.overfly.restless);
+            let played = self.play_once(script, pace);
+            if stalls() == before {
+                return played;
+            }
+            self.overfly.restless = restless;
+        }
+        self.play_once(script, pace)
+    }
+
+    fn play_once(&mut self, script: &Script, pace: Pace) -> (Transcript, Transcript) {
         std::thread::scope(|scope| {
             let kernel = scope.spawn(|| self.kernel.play(script, pace));
             let overfly = self.overfly.play(script, pace);

@@ -1,6 +1,6 @@
 //! As [`super::found`], of connections that several processes have.
 
-pub(crate) const FORKS: [(&str, &str); 40] = [
+pub(crate) const FORKS: [(&str, &str); 42] = [
     (
         "a child hears of a reset that came after the fork",
         "host\n\
@@ -639,5 +639,30 @@ pub(crate) const FORKS: [(&str, &str); 40] = [
          S writev c 0 1500\n\
          R fork\n\
          D drain c",
+    ),
+    (
+        "seed 95014563: what AF_UNSPEC has ended is to tell that also when it is a child that listens with it",
+        "v4\n\
+         R socket a b\n\
+         R bind a 5\n\
+         R listen a 8\n\
+         L socket a b\n\
+         L connect a 5\n\
+         L unconnect a\n\
+         L fork\n\
+         C listen a 8\n\
+         C writev a 5 3",
+    ),
+    (
+        "seed 1000027168: accept() waits, although a child has joined at its listener and made that nonblocking",
+        "v4\n\
+         L socket a b\n\
+         L bind a 0\n\
+         L listen a 8\n\
+         L fork\n\
+         C poll a IO 0\n\
+         L accept a d n\n\
+         R socket a n\n\
+         R connect a 0",
     ),
 ];

@@ -1,6 +1,6 @@
 //! Sequences of some kind (see `script/kinds.rs`), which differed once and must not again, as in [`super::found`].
 
-pub(crate) const KINDS: [(&str, &str); 29] = [
+pub(crate) const KINDS: [(&str, &str); 31] = [
     (
         "seed 85000170: a datagram that came before the process took part in its port is read before those that came later",
         "v4\n\
@@ -359,5 +359,30 @@ pub(crate) const KINDS: [(&str, &str); 29] = [
          M recvmmsg a 1 p\n\
          L nonblock b 1\n\
          L kick M r",
+    ),
+    (
+        "seed 1000032174: an edge-triggered set hears that there is room again also after datagrams that the kernel sends, as they are longer than a frame",
+        "v4\n\
+         L dgram a n\n\
+         R dgram a b\n\
+         R bind a 5\n\
+         L connect a 5\n\
+         L epoll b\n\
+         L ctl b add a IORE\n\
+         L wait b 0\n\
+         L sendmmsg a 5000 d\n\
+         L wait b 0",
+    ),
+    (
+        "seed 1000043409: who waits for a datagram goes on in the kernel although O_NONBLOCK has been set meanwhile",
+        "v4\n\
+         L dgram a b\n\
+         L bind a 0\n\
+         R dgram a b\n\
+         L thread\n\
+         M recvfrom a 5 -\n\
+         L nonblock a 1\n\
+         L give a\n\
+         R sendto a 0 5 d",
     ),
 ];

@@ -154,6 +154,11 @@ const OWN_DATAGRAMS: &str = "of a UDP socket that several processes have by a fo
 const GOES_TO_CHILD: &str = "what waits in a UDP socket at user level goes to the child that uses it first: the parent does not see it any more";
 const LOST_AT_EXEC: &str = "what waits in a UDP socket at user level when its process calls exec is lost: the kernel's queue cannot be given it";
 
+const REFUSED_BEFORE: &str = "that a connect() was refused, which AF_UNSPEC has ended since, is not told any more once the socket is passed on (SCM_RIGHTS)";
+const ERROR_UNTOLD: &str = "an epoll set does not tell the error of a UDP socket that was passed on (SCM_RIGHTS), as of what was sent before anybody waited in the set; \
+     the next call on it does";
+const SEEN_ONCE: &str = "recvmmsg() with MSG_PEEK that waits while its descriptor is closed has a datagram once; the kernel as often as there are records";
+
 /// An entry of the most common kind.
 const fn known(
     step: &'static str,
@@ -174,7 +179,7 @@ const fn within_host(
     Known { place: Some(Place::Host), ..known(step, told, after, reason) }
 }
 
-pub(crate) static KNOWN: [Known; 193] = [
+pub(crate) static KNOWN: [Known; 198] = [
     known(
         "* bind *",
         ("0", "EINVAL"),
@@ -225,6 +230,19 @@ pub(crate) static KNOWN: [Known; 193] = [
     known("*", ("*", "*wait *has waited: EBADF*"), &["* wait *", "* dup# *"], CLOSED_UNDER_A_CALL),
     known("* select * w *", ("1 w", "waits"), &["* send * 3000000 *"], ROOM_AGAIN),
     known("* poll *", ("1 OUT", "waits"), &["* send * 3000000 *"], ROOM_AGAIN),
+    known("* leave *", ("0", "waits"), &["* send * 3000000 *", "* leave *"], ROOM_AGAIN),
+    known(
+        "* send*",
+        ("ECONNREFUSED", "EPIPE"),
+        &["* connect *", "* unconnect *", "* give *"],
+        REFUSED_BEFORE,
+    ),
+    known(
+        "* send*",
+        ("#; *recvmmsg * has waited: 2 *", "#; *recvmmsg * has waited: 1 *"),
+        &["* dgram *", "* recvmmsg * *p", "* close *"],
+        SEEN_ONCE,
+    ),
     known(
         "* send * do",
         ("#; *poll * has waited: 1 IN", "#; *poll * has waited: 1 OUT"),
@@ -395,7 +413,20 @@ pub(crate) static KNOWN: [Known; 193] = [
     },
     known("*", ("*", "*wait *has waited: EBADF*"), &["* wait *", "* close *"], CLOSED_UNDER_A_CALL),
     known("@ poll *", ("0 -*", "1 OUT*"), &["* fork", "* fill *"], ANOTHER_QUEUE),
+    // What the peer has still comes at once then, to an end that is shut.
+    known(
+        "* drain *",
+        ("0", "ECONNRESET"),
+        &["* shutdown * 0", "* fill *", "* fork", "* shutdown * 1", "* drain *"],
+        ANOTHER_QUEUE,
+    ),
     // The child has had it handed over.
+    known(
+        "* wait *",
+        ("1 *:IN+OUT+ERR", "1 *:IN+OUT"),
+        &["* dgram *", "* give *", "* ctl * add *"],
+        ERROR_UNTOLD,
+    ),
     known("* poll *", ("0 -*", "1 OUT*"), &["* fill *", "* fork", "@ *"], ANOTHER_QUEUE),
     known("* poll *", ("waits", "1 OUT*"), &["* fill *", "* fork", "@ *"], ANOTHER_QUEUE),
     known("* poll *", ("1 IN*", "1 IN+OUT*"), &["* fill *", "* fork", "@ *"], ANOTHER_QUEUE),

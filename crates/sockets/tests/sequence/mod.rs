@@ -10,5 +10,6 @@ pub(crate) mod passed;
 pub(crate) mod play;
 pub(crate) mod rest;
 pub(crate) mod script;
+pub(crate) mod stall;
 pub(crate) mod urgent;
 pub(crate) mod waits;

@@ -33,8 +33,33 @@ pub(crate) struct Patience {
     pub(crate) quiet: Duration,
     /// or after so long, when nobody runs at that moment,
     pub(crate) rest: Duration,
-    /// or after so long.
+    /// or after so long, if who runs had a processor meanwhile.
     pub(crate) end: Duration,
+}
+
+impl Patience {
+    /// Of its end: who has run for less waited for a processor. A loop gets more also where twenty others run, on two of them.
+    const RUNS: u32 = 50;
+    /// So many times its end, whoever has run.
+    const ENDS: u32 = 5;
+}
+
+/// When something began that is waited for.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Beginning {
+    at: Instant,
+    /// How long those who play had run.
+    used: Duration,
+}
+
+/// What has become of that.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wait {
+    GoesOn,
+    /// All sleep: it will not come.
+    AtRest,
+    /// Somebody went on running for as long as was waited.
+    Restless,
 }
 
 /// The longest time between two looks.
@@ -72,6 +97,8 @@ pub(crate) struct Watch {
     threads: BTreeMap<u32, Thread>,
     /// When one of them was last found to have run.
     ran: Instant,
+    /// How long all of them have run, as far as they were looked at.
+    used: Duration,
     /// What the broker's threads do: they serve others, too, and are not to be at work.
     brokers: Vec<File>,
     /// The sides of which an actor's call waits.
@@ -87,6 +114,7 @@ impl Watch {
             processes: Vec::new(),
             threads: BTreeMap::new(),
             ran: Instant::now(),
+            used: Duration::ZERO,
             brokers,
             busy: String::new(),
         }
@@ -105,29 +133,38 @@ impl Watch {
         self.busy.extend(sides);
     }
 
-    /// When it is to be asked next whether what is waited for since `began` will not come.
-    pub(crate) fn next_look(&self, began: Instant, patience: Patience) -> Instant {
+    /// Something begins now.
+    pub(crate) fn begin(&self) -> Beginning {
+        Beginning { at: Instant::now(), used: self.used }
+    }
+
+    /// When it is to be asked next whether what is waited for since then will not come.
+    pub(crate) fn next_look(&self, began: Beginning, patience: Patience) -> Instant {
         let now = Instant::now();
-        if now < began + Pace::FIRST_LOOK {
-            return began + Pace::FIRST_LOOK;
+        if now < began.at + Pace::FIRST_LOOK {
+            return began.at + Pace::FIRST_LOOK;
         }
         // At the latest then it is over, if nobody runs.
-        let quiet = self.ran.max(began) + patience.quiet;
-        let rest = began + patience.rest;
+        let quiet = self.ran.max(began.at) + patience.quiet;
+        let rest = began.at + patience.rest;
         let over = quiet.min(if rest > now { rest } else { now + Duration::from_millis(1) });
         // Who runs for longer than a look is to be heard.
         over.clamp(now + Duration::from_micros(100), now + LOOK_MAX)
     }
 
-    /// Whether what is waited for since `began` will not come.
-    pub(crate) fn is_over(&mut self, began: Instant, patience: Patience) -> bool {
+    /// Whether what is waited for since then will not come.
+    pub(crate) fn wait(&mut self, began: Beginning, patience: Patience) -> Wait {
         let now = Instant::now();
-        let quiet = now - self.ran.max(began) >= patience.quiet;
-        let sleep = (quiet || now - began >= patience.rest) && self.sleeps();
+        let quiet = now - self.ran.max(began.at) >= patience.quiet;
+        let sleep = (quiet || now - began.at >= patience.rest) && self.sleeps();
         // After the question: who had run before it, or since, would be taken for one who had slept all the time.
         self.look();
-        now - began >= patience.end
-            || sleep && (!quiet || Instant::now() - self.ran.max(began) >= patience.quiet)
+        if sleep && (!quiet || Instant::now() - self.ran.max(began.at) >= patience.quiet) {
+            return Wait::AtRest;
+        }
+        let (long, used) = (now - began.at, self.used - began.used);
+        let restless = long >= patience.end && used >= patience.end / Patience::RUNS;
+        if restless || long >= patience.end * Patience::ENDS { Wait::Restless } else { Wait::GoesOn }
     }
 
     /// Whether it can run before it is told something.
@@ -144,6 +181,9 @@ impl Watch {
             let mut run = [0; 64];
             let _ = thread.schedstat.read_at(&mut run, 0);
             ran |= run != thread.run;
+            if let (Some(before), Some(now)) = (run_time(&thread.run), run_time(&run)) {
+                self.used += now.saturating_sub(before);
+            }
             thread.run = run;
         }
         if ran {
@@ -193,6 +233,13 @@ impl Watch {
             }
         }
     }
+}
+
+/// What `schedstat` says first; `None` if it has not been asked yet.
+fn run_time(schedstat: &[u8]) -> Option<Duration> {
+    let first = schedstat.split(|byte| *byte == b' ').next()?;
+    let nanoseconds = std::str::from_utf8(first).ok()?.parse().ok()?;
+    Some(Duration::from_nanos(nanoseconds))
 }
 
 /// Not for a thread that does something for it.
@@ -246,22 +293,25 @@ fn who_runs_is_not_at_rest() {
     let patience = Patience {
         quiet: Duration::from_millis(20),
         rest: Duration::from_secs(20),
-        end: Duration::from_secs(30),
+        end: Duration::from_millis(300),
     };
-    let rests = |program: &str| {
+    let comes_to = |program: &str| {
         let mut child =
             crate::bench::Helper(std::process::Command::new("sh").args(["-c", program]).spawn().unwrap());
         let mut watch = Watch::new(&[]);
         watch.add(child.0.id(), 'L', true);
-        let began = Instant::now();
-        while !watch.is_over(began, patience) && began.elapsed() < Duration::from_secs(1) {
-            std::thread::sleep(Duration::from_millis(2));
-        }
-        let rested = began.elapsed() < Duration::from_secs(1);
+        let began = watch.begin();
+        let waited = loop {
+            match watch.wait(began, patience) {
+                Wait::GoesOn => std::thread::sleep(Duration::from_millis(2)),
+                waited => break waited,
+            }
+        };
         child.0.kill().unwrap();
-        rested
+        waited
     };
-    assert!(rests("exec sleep 10"));
-    assert!(!rests("while :; do :; done"));
-    assert!(!rests("exec /usr/bin/python3 -c 'while True: __import__(\"time\").sleep(0.005)'"));
+    assert_eq!(comes_to("exec sleep 10"), Wait::AtRest);
+    assert_eq!(comes_to("while :; do :; done"), Wait::Restless);
+    let often = "exec /usr/bin/python3 -c 'while True: __import__(\"time\").sleep(0.005)'";
+    assert_eq!(comes_to(often), Wait::Restless);
 }

@@ -1,6 +1,6 @@
 //! Sequences about calls that wait, which differed once and must not again, as in [`super::found`].
 
-pub(crate) const WAITS: [(&str, &str); 33] = [
+pub(crate) const WAITS: [(&str, &str); 37] = [
     (
         "seed 40009005: who peeks for all of it does so also when the connection is handed over and the descriptor closed",
         "v4\n\
@@ -474,5 +474,57 @@ pub(crate) const WAITS: [(&str, &str); 33] = [
          L wait b +\n\
          L recv a 5 d\n\
          L wait b 0",
+    ),
+    (
+        "seed 1000003362: a handler that does not restart calls ends a send() with EINTR, although another thread has set O_NONBLOCK",
+        "v4\n\
+         R socket a b\n\
+         R bind a 5 any\n\
+         R listen a 8\n\
+         L socket a b6\n\
+         L connect a 5\n\
+         L thread\n\
+         L fill a\n\
+         M send a 3000000 -\n\
+         L nonblock a 1\n\
+         L kick M i",
+    ),
+    (
+        "and a recv()",
+        "v4\n\
+         R socket a b\n\
+         R bind a 5\n\
+         R listen a 8\n\
+         R poll a I 0\n\
+         L socket a b\n\
+         L connect a 5\n\
+         R accept a b n\n\
+         L thread\n\
+         M recv a 5 -\n\
+         L nonblock a 1\n\
+         L kick M i",
+    ),
+    (
+        "and an accept()",
+        "v4\n\
+         L socket a b\n\
+         L bind a 0\n\
+         L listen a 8\n\
+         L poll a I 0\n\
+         L thread\n\
+         M accept a b b\n\
+         L nonblock a 1\n\
+         L kick M i",
+    ),
+    (
+        "and a wait for a datagram",
+        "v4\n\
+         L dgram a b\n\
+         L bind a 0\n\
+         L poll a I 0\n\
+         L thread\n\
+         M recv a 5 -\n\
+         L nonblock a 1\n\
+         L kick M i",
     ),
 ];

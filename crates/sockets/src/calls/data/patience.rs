@@ -248,7 +248,7 @@ pub(super) fn wait_for(
             Woken::Look if guard.stack.socket(id).disconnected => return Err(Answer::error(Errno::PIPE)),
             Woken::Look => {}
         }
-        let begins_anew = restarts && sys::interrupted(patience.since, false);
+        let begins_anew = restarts && sys::begins_anew(patience.since);
         if restarts {
             patience.since = patience.since.restarted();
         }

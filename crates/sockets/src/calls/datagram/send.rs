@@ -157,5 +157,6 @@ fn sent_by_kernel(process: &mut Process, id: SocketId) -> Answer<usize> {
         return Answer::error(error);
     }
     process.stack.kernel_sends(id);
+    process.stack.datagram_sent(id);
     Answer::Kernel
 }

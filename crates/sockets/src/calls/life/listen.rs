@@ -109,8 +109,9 @@ pub(crate) fn accept(descriptor: i32, flags: i32) -> Answer<Accepted> {
                 continue;
             }
         }
-        // Where a handler has run the kernel begins the call anew: another thread may have set O_NONBLOCK.
-        if !waits || guard.stack.socket(id).nonblocking && sys::interrupted(since, false) {
+        // Where a handler has run that restarts calls the kernel begins this one anew: another thread may have set O_NONBLOCK.
+        let begins_anew = timeout.is_none() && sys::begins_anew(since);
+        if !waits || begins_anew && guard.stack.socket(id).nonblocking {
             return Answer::error(Errno::AGAIN);
         }
         guard.leaves_event_loop();
