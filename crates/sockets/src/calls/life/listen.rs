@@ -74,18 +74,7 @@ pub(crate) fn accept(descriptor: i32, flags: i32) -> Answer<Accepted> {
                 Err(error) => return Answer::error(error),
             };
             if let Some(accepted) = guard.stack.accept(id, taken, nonblocking) {
-                let socket = guard.stack.socket_mut(accepted);
-                socket.close_on_exec = close_on_exec;
-                let remote = socket.remote;
-                let remote = presented(remote, v6, guard.interface_index);
-                if !table::enter(taken, Entry::Socket(accepted)) {
-                    // Beyond the table: as if the limit on descriptors were there.
-                    guard.stack.change(accepted, |settings| settings.linger = Some(Duration::ZERO));
-                    guard.close_socket(accepted, taken);
-                    sys::close(taken);
-                    return Answer::error(Errno::MFILE);
-                }
-                return Answer::ok(Accepted { descriptor: taken, remote });
+                return enter_accepted(&mut guard, accepted, taken, v6, close_on_exec);
             }
             if !guard.descriptors.keep(taken, v6, close_on_exec) {
                 sys::close(taken);
@@ -142,6 +131,27 @@ pub(crate) fn accept(descriptor: i32, flags: i32) -> Answer<Accepted> {
         }
         guard.pump();
     }
+}
+
+/// The program has a connection that was accepted by the descriptor taken for it.
+fn enter_accepted(
+    process: &mut Process,
+    accepted: SocketId,
+    taken: i32,
+    v6: bool,
+    close_on_exec: bool,
+) -> Answer<Accepted> {
+    let socket = process.stack.socket_mut(accepted);
+    socket.close_on_exec = close_on_exec;
+    let remote = presented(socket.remote, v6, process.interface_index);
+    if !table::enter(taken, Entry::Socket(accepted)) {
+        // Beyond the table: as if the limit on descriptors were there.
+        process.stack.change(accepted, |settings| settings.linger = Some(Duration::ZERO));
+        process.close_socket(accepted, taken);
+        sys::close(taken);
+        return Answer::error(Errno::MFILE);
+    }
+    Answer::ok(Accepted { descriptor: taken, remote })
 }
 
 /// A connection that another process gave away.
