@@ -35,7 +35,7 @@ const READ_WAIT: Duration = Duration::from_micros(500);
 ///
 /// # How to drive it
 ///
-/// 1. [`Engine::receive`] for every frame that arrived.
+/// 1. [`Engine::receive`] for every frame that arrived, and [`Engine::took`] after the last one.
 /// 2. [`Engine::advance`] when [`Engine::next_deadline`] has come (calling it more often is harmless).
 /// 3. Whatever the owner's callbacks noted: [`Engine::send`], [`Engine::consumed`], [`Engine::close`], …
 /// 4. [`Engine::transmit`] until it returns true, or the link is full.
@@ -84,6 +84,8 @@ impl Engine {
                 quick: VecDeque::new(),
                 unread: VecDeque::new(),
                 paced: Paced::default(),
+                acknowledged: 0,
+                acknowledged_max: u32::MAX,
                 reassembly_bytes: 0,
                 sack_ranges: 0,
                 time_wait: 0,
@@ -439,14 +441,37 @@ impl Engine {
         }
     }
 
-    /// Sends what is due. Returns false when the link is full and there may be more: call again when it has room.
+    /// So many `frames` were received, perhaps `all` that had arrived, from a link that loses what comes beyond `room` bytes until the next time.
+    ///
+    /// A sender answers an acknowledgment with as much as it acknowledges, or twice that in slow start (RFC 5681 section 3.1). So no output is
+    /// sent after half of `room` has been acknowledged, until this is called again ([`Engine::holds_back`]). Frames that are not the last
+    /// leave room for as many: a flood of them holds nobody back for ever.
+    #[inline]
+    pub fn took(&mut self, frames: usize, all: bool, room: u32) {
+        const LEAST_ROOM_OF_A_FRAME: usize = 1024;
+        self.shared.acknowledged = match all {
+            true => 0,
+            false => self.shared.acknowledged.saturating_sub((frames * LEAST_ROOM_OF_A_FRAME) as u32),
+        };
+        self.shared.acknowledged_max = room / 2;
+    }
+
+    /// There is output that waits for the next look.
+    #[inline]
+    #[must_use]
+    pub fn holds_back(&self) -> bool {
+        self.shared.may_not_acknowledge() && self.has_output()
+    }
+
+    /// Sends what is due. Returns false when there may be more: the link is full and will have room, or [`Engine::holds_back`].
     pub fn transmit<O: Owner, S: FrameSink>(&mut self, now: Instant, owner: &mut O, sink: &mut S) -> bool {
         self.tell(now);
         if !self.shared.send_answers(sink) {
             return false;
         }
         // A flow with much to send stands at the end again, so that each gets its turn; windows bound the whole.
-        while let Some(index) = self.output.pop_front() {
+        while !self.shared.may_not_acknowledge() {
+            let Some(index) = self.output.pop_front() else { return true };
             let flow = self.flows.at_mut(index);
             if !flow.flags.take(Flags::QUEUED) {
                 continue;
@@ -465,7 +490,7 @@ impl Engine {
                 }
             }
         }
-        true
+        self.output.is_empty()
     }
 
     /// The flow's turn.

@@ -48,6 +48,9 @@ pub(crate) struct Shared {
     /// Those of them whose data no program had read by then: acknowledged at that time, whatever happens.
     pub(crate) unread: VecDeque<(Instant, u32)>,
     pub(crate) paced: Paced,
+    /// Bytes acknowledged since all that had arrived was received, and after how many no more output is sent until the next time.
+    pub(crate) acknowledged: u32,
+    pub(crate) acknowledged_max: u32,
     pub(crate) reassembly_bytes: usize,
     /// Ranges of all flows' scoreboards.
     pub(crate) sack_ranges: usize,
@@ -97,6 +100,12 @@ pub(crate) enum Verdict {
 }
 
 impl Shared {
+    /// Peers could send more than there is room for.
+    #[inline]
+    pub(crate) fn may_not_acknowledge(&self) -> bool {
+        self.acknowledged > self.acknowledged_max
+    }
+
     /// A control block in its first state.
     pub(crate) fn new_flow(&self, now: Instant, tuple: Tuple, iss: Sequence) -> Flow {
         let mss = self.largest_segment(&tuple);

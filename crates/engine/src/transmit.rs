@@ -357,6 +357,8 @@ impl<O: Owner> Turn<'_, O> {
         let flow = &mut *self.flow;
         flow.flags.clear(Flags::ACK_NOW);
         flow.ack_at = Deadline::NEVER;
+        let acknowledged = flow.receive_next.since(flow.acked_next);
+        self.shared.acknowledged = self.shared.acknowledged.saturating_add(acknowledged);
         flow.acked_next = flow.receive_next;
         if edge != flow.receive_edge
             && let Some(tuning) = flow.extra.as_mut().and_then(|extra| extra.tuning.as_mut())

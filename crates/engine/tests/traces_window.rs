@@ -118,3 +118,39 @@ fn the_right_edge_never_moves_left() {
     let shift = s.host.engine.info(flow).window_shift.1;
     assert!(sent.ack + (u32::from(sent.win) << shift) + (1 << shift) > edge, "{sent:?}");
 }
+
+#[test]
+fn what_is_acknowledged_beyond_the_links_room_waits_for_the_next_look() {
+    let mut s = Script::with(config(SERVER));
+    s.host.engine.listen(s.local, 64).unwrap();
+    let mut peers = Vec::new();
+    for number in 0..8 {
+        s.play(number);
+        s.open(65_535);
+        peers.push((s.peer, s.iss));
+    }
+    // Each sends two segments; there is room for twelve.
+    s.host.engine.took(16, true, 12 * MSS as u32);
+    for (peer, iss) in &peers {
+        (s.peer, s.iss) = (*peer, *iss);
+        s.inject(ACK, 1, 1, MSS, 65_535);
+        s.inject(PSH | ACK, 1 + MSS as u32, 1, MSS, 65_535);
+    }
+    // More than half of it is acknowledged by the fourth acknowledgment.
+    assert_eq!(s.sent().len(), 4);
+    assert!(s.host.engine.holds_back() && s.host.engine.has_output());
+    assert!(s.sent().is_empty());
+    s.host.engine.took(16, true, 12 * MSS as u32);
+    assert!(!s.host.engine.holds_back());
+    assert_eq!(s.sent().len(), 4);
+    // There is nothing left to hold back.
+    assert!(!s.host.engine.holds_back());
+    s.inject(ACK, 1 + 2 * MSS as u32, 1, MSS, 65_535);
+    s.inject(PSH | ACK, 1 + 3 * MSS as u32, 1, MSS, 65_535);
+    assert!(s.sent().is_empty() && s.host.engine.holds_back());
+    // Some were taken, and more are there: as many can come again.
+    s.host.engine.took(1, false, 12 * MSS as u32);
+    assert!(s.sent().is_empty());
+    s.host.engine.took(8, false, 12 * MSS as u32);
+    assert_eq!(s.sent().len(), 1);
+}

@@ -89,6 +89,12 @@ pub trait Link: FrameSink {
         false
     }
 
+    /// Bytes that may arrive between two looks without a frame being lost for want of room; `None` where none is.
+    #[inline]
+    fn room(&self) -> Option<u32> {
+        None
+    }
+
     /// Who is known to have gone since this was last asked.
     #[inline]
     fn take_gone(&mut self) -> Option<Gone> {

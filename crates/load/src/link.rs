@@ -250,6 +250,9 @@ impl<W: Wire> Stack<W> {
     pub(crate) fn receive(&mut self, now: Instant, owner: &mut impl Owner) -> usize {
         let engine = &mut self.engine;
         let frames = self.wire.receive(FRAMES_AT_ONCE, |frame| engine.receive(now, frame, owner));
+        if let Some(room) = self.wire.room() {
+            self.engine.took(frames, frames < FRAMES_AT_ONCE, room);
+        }
         if let Some(gone) = self.wire.take_gone() {
             self.engine.peer_gone(now, |mac| gone.includes(mac.0), owner);
         }
@@ -276,7 +279,7 @@ impl<W: Wire> Stack<W> {
     pub(crate) fn transmit(&mut self, now: Instant, owner: &mut impl Owner) {
         if self.engine.has_output() {
             for _ in 0..FLUSHES_AT_ONCE {
-                if self.engine.transmit(now, owner, &mut self.wire) {
+                if self.engine.transmit(now, owner, &mut self.wire) || self.engine.holds_back() {
                     break;
                 }
                 self.wire.flush();

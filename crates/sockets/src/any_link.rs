@@ -224,6 +224,7 @@ impl Link for AnyLink {
     }
 
     forward! { &self:
+        room() -> Option<u32>;
         is_busy() -> bool;
         segment_offload() -> u32;
         others_wait() -> usize;

@@ -50,6 +50,8 @@ pub struct Stack<T> {
     pub(crate) kick_underway: bool,
     /// The link's descriptor that must be kicked.
     owed: Option<i32>,
+    /// Bytes that the program has read since the last look.
+    taken: usize,
     /// The time last told.
     now: Instant,
     /// Passive opens accepted, and active opens begun, since the process began.
@@ -102,6 +104,7 @@ impl<T: Link> Stack<T> {
             fast_open_keys: None,
             show: None,
             captured: false,
+            taken: 0,
         }
     }
 

@@ -522,3 +522,40 @@ print('done', flush=True)
         assert_eq!(counters.to_listener, at_user_level, "{offload:?}: {counters:?}");
     }
 }
+
+/// A kernel peer sends on forty connections at once, to a client that reads them in that way. The share of its segments that it sent again.
+fn repeated(way: &str) -> f64 {
+    let network = Network { receive_offload: ReceiveOffload::Segments, ..DEFAULT };
+    let bench = network.bench();
+    let of = |command: &mut Command, role: &str| {
+        command.arg(programs("downloads.py"));
+        command.args([role, &IpAddr::from(CLIENT).to_string(), PORT, "40", "3000000"]);
+        command.stdin(Stdio::null()).stdout(Stdio::piped());
+    };
+    let (mut plain, mut accelerated) = (Command::new(PYTHON), bench.accelerated(PYTHON));
+    of(&mut plain, "send");
+    of(&mut accelerated, way);
+    let mut sender = Helper(spawn(&bench.lab.client, &mut plain));
+    let mut told = BufReader::new(sender.0.stdout.take().unwrap());
+    let mut line = String::new();
+    told.read_line(&mut line).unwrap();
+    assert_eq!(line, "ready\n");
+    let mut receiver = Helper(spawn(&bench.lab.server, &mut accelerated));
+    assert!(receiver.0.wait().unwrap().success());
+    line.clear();
+    told.read_line(&mut line).unwrap();
+    let numbers: Vec<f64> = line.split_whitespace().map(|number| number.parse().unwrap()).collect();
+    let [sent, again] = numbers[..] else { panic!("{line}") };
+    assert!(sent > 80_000.0, "{line}");
+    again / sent
+}
+
+/// The ring has room for a third of what forty windows hold in the beginning.
+#[test]
+fn many_downloads_at_once_do_not_overflow_the_ring() {
+    for way in ["events", "threads"] {
+        let again = repeated(way);
+        println!("{way}: {:.2} % sent again", 100.0 * again);
+        assert!(again < 0.01, "{way}: {:.2} % of the segments were sent again", 100.0 * again);
+    }
+}

@@ -1,5 +1,6 @@
 //! The data path of one stack.
 
+mod counted;
 mod idle;
 mod renewal;
 
@@ -16,7 +17,7 @@ use rustix::thread::sched_yield;
 
 use self::idle::Idle;
 use super::StackSockets;
-use super::counters::{Counters, KernelCounters, Occupancy};
+use super::counters::{Counters, KernelCounters};
 use super::fill::{Batch, Outcome, Turn};
 use super::late::LateSyns;
 use super::memory::{Memory, PoolLayout};
@@ -420,44 +421,6 @@ impl XdpLink {
     pub fn zero_copy(&self) -> bool {
         self.zero_copy
     }
-
-    /// What this link has done.
-    #[must_use]
-    pub fn counters(&self) -> &Counters {
-        &self.counters
-    }
-
-    /// How full the rings are.
-    #[must_use]
-    pub fn occupancy(&self) -> Occupancy {
-        let sum = |of: &dyn Fn(&Queue) -> u32| self.queues.iter().map(|queue| u64::from(of(queue))).sum();
-        Occupancy {
-            received: sum(&|queue| queue.receive.ring().filled()),
-            receive_ring: sum(&|queue| queue.receive.ring().capacity()),
-            outstanding: self.transmit.outstanding().into(),
-            transmit_ring: self.transmit.ring().capacity().into(),
-            fill: sum(&|queue| queue.fill.filled()),
-        }
-    }
-
-    /// What the kernel counted. Costs a system call for each queue.
-    ///
-    /// # Errors
-    /// What the kernel said.
-    pub fn kernel_counters(&self) -> Result<KernelCounters, Error> {
-        let mut sum = KernelCounters::default();
-        for queue in &self.queues {
-            let statistics = sockopt::xdp_statistics(&queue.socket)
-                .map_err(|errno| Error::system("XDP_STATISTICS", errno))?;
-            sum.receive_dropped += statistics.rx_dropped;
-            sum.receive_invalid += statistics.rx_invalid_descs;
-            sum.transmit_invalid += statistics.tx_invalid_descs;
-            sum.receive_ring_full += statistics.rx_ring_full.unwrap_or(0);
-            sum.fill_ring_empty += statistics.rx_fill_ring_empty_descs.unwrap_or(0);
-            sum.transmit_ring_empty += statistics.tx_ring_empty_descs.unwrap_or(0);
-        }
-        Ok(sum)
-    }
 }
 
 impl Queue {
@@ -671,6 +634,13 @@ impl Link for XdpLink {
 
     fn segment_offload(&self) -> u32 {
         if self.long_frames.is_some() { packet::SEGMENT_OFFLOAD } else { 0 }
+    }
+
+    /// A buffer takes a segment of an Ethernet, or somewhat more of a longer frame, which has several. Half of that is counted: frames
+    /// without data arrive, too.
+    #[inline]
+    fn room(&self) -> Option<u32> {
+        Some(self.layout.rx_ring * (super::FRAME_LEN / 2) as u32)
     }
 
     fn look_unseen(&mut self, unseen: bool) {

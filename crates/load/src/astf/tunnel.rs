@@ -306,6 +306,10 @@ impl<W: Wire> Wire for Tunnelled<W> {
         self.wire.flush();
     }
 
+    fn room(&self) -> Option<u32> {
+        self.wire.room()
+    }
+
     fn take_gone(&mut self) -> Option<Gone> {
         self.wire.take_gone()
     }

@@ -129,6 +129,11 @@ impl<W: Wire> Wire for Way<W> {
     }
 
     #[inline]
+    fn room(&self) -> Option<u32> {
+        self.wire.room()
+    }
+
+    #[inline]
     fn take_gone(&mut self) -> Option<Gone> {
         self.wire.take_gone()
     }

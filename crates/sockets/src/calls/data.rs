@@ -114,11 +114,7 @@ pub(crate) fn receive(
                 // Who peeks sees what is there, as long as more may come.
                 let ends = count == 0 || peek && guard.stack.level(id) & crate::interest::bits::RDHUP != 0;
                 if ends || done >= enough {
-                    let told = WakeOnDrop(&mut guard);
-                    if told.0.stack.has_output() {
-                        // A window update: worth sending when a window's worth was read.
-                        told.0.output();
-                    }
+                    WakeOnDrop(&mut guard).0.has_read();
                     return Answer::ok(done);
                 }
                 if peek {

@@ -70,7 +70,11 @@ impl Process {
     pub(crate) fn transmit(&mut self) {
         self.heed_kick();
         self.stack.transmit(now());
-        self.after_output();
+        if self.stack.holds_back() {
+            self.flush();
+        } else {
+            self.after_output();
+        }
     }
 
     /// The calling thread waits for events, in epoll_wait, poll or select: what it sends before that can wait.
@@ -78,6 +82,12 @@ impl Process {
         self.event_loop = true;
         self.judge_event_loop();
         spin::begins_to_loop();
+    }
+
+    /// Sends what is due here and now, and takes what it brings.
+    fn flush(&mut self) {
+        self.stack.flush();
+        self.pump();
     }
 
     /// Another thread may be kicking the device for this one, too.
@@ -99,6 +109,16 @@ impl Process {
                 descriptors.release(descriptor);
             }
         });
+    }
+
+    /// A call has read: the window that has opened is worth a segment, and after so much it is time to look for more.
+    #[inline]
+    pub(crate) fn has_read(&mut self) {
+        if self.stack.has_taken_much() {
+            self.flush();
+        } else if self.stack.has_output() {
+            self.output();
+        }
     }
 
     /// A call made output: it goes out now if there is enough of it, or if nothing says that the program will soon wait.

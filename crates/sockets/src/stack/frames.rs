@@ -21,6 +21,13 @@ pub(super) const RECEIVE_BATCH: usize = 1024;
 /// Flows with output that are collected before their frames go out without being asked for.
 pub(super) const TRANSMIT_BATCH: usize = 32;
 
+/// Bytes that a program reads before the stack looks for more, whatever else the program has to do first: its peers' round trips are as long
+/// as the time between two looks, and what they send meanwhile must find room.
+const TAKEN_MUCH: usize = 128 * 1024;
+
+/// Looks for frames at a time, as long as each acknowledges as much as the link has room for.
+const LOOKS_AT_ONCE: u32 = 8;
+
 /// How often a link that reads payload in place is filled and emptied in turns: a megabyte and a half at most.
 pub(super) const PROMISED_ROUNDS: u32 = 8;
 
@@ -29,13 +36,20 @@ impl<T: Link> Stack<T> {
     pub fn pump(&mut self, now: Instant) -> usize {
         self.now = now;
         let mut received = 0;
-        for side in Side::ALL {
-            received += self.receive(now, side);
+        for _ in 0..LOOKS_AT_ONCE {
+            self.taken = 0;
+            for side in Side::ALL {
+                received += self.receive(now, side);
+            }
+            self.sockets.promote_due(now);
+            self.sockets.give_back_idle(now);
+            self.do_chores();
+            self.transmit(now);
+            if !self.holds_back() {
+                break;
+            }
+            self.flush();
         }
-        self.sockets.promote_due(now);
-        self.sockets.give_back_idle(now);
-        self.do_chores();
-        self.transmit(now);
         received
     }
 
@@ -44,7 +58,8 @@ impl<T: Link> Stack<T> {
         let Interface { engine, transport } = interface;
         let mut owner = EngineOwner { sockets: &mut self.sockets, side, now };
         let mut show = self.show.as_mut().filter(|_| self.captured);
-        let received = transport.receive(RECEIVE_BATCH * self.batches, |frame| {
+        let batch = RECEIVE_BATCH * self.batches;
+        let received = transport.receive(batch, |frame| {
             if let Some(show) = &mut show {
                 show.frame(now.as_micros(), false, frame);
             }
@@ -56,6 +71,12 @@ impl<T: Link> Stack<T> {
                 }
             }
         });
+        // What a kick that is owed acknowledges has brought nothing yet.
+        if self.owed.is_none()
+            && let Some(room) = transport.room()
+        {
+            engine.took(received, received < batch, room);
+        }
         if let Some(gone) = transport.take_gone() {
             engine.peer_gone(now, |MacAddr(mac)| gone.includes(mac), &mut owner);
         }
@@ -86,7 +107,12 @@ impl<T: Link> Stack<T> {
         }
     }
 
-    /// Sends everything that is due. Returns false if a link is full.
+    /// There is output that waits for the next look.
+    pub(crate) fn holds_back(&self) -> bool {
+        self.running().any(|interface| interface.engine.holds_back())
+    }
+
+    /// Sends everything that is due. Returns false if a link is full, or if [`Stack::holds_back`].
     pub fn transmit(&mut self, now: Instant) -> bool {
         self.now = now;
         let mut done = true;
@@ -144,7 +170,7 @@ impl<T: Link> Stack<T> {
     }
 
     /// Gets everything on its way here and now.
-    pub(super) fn flush(&mut self) {
+    pub(crate) fn flush(&mut self) {
         self.owed = None;
         for interface in self.interfaces.iter_mut().flatten() {
             interface.transport.flush();
@@ -167,6 +193,12 @@ impl<T: Link> Stack<T> {
     #[must_use]
     pub fn wants_transmit(&self) -> bool {
         self.running().any(|interface| interface.engine.pending_output() >= TRANSMIT_BATCH * self.batches)
+    }
+
+    /// The program has read so much since the last look that it is time for another one.
+    #[must_use]
+    pub fn has_taken_much(&self) -> bool {
+        self.taken >= TAKEN_MUCH
     }
 
     /// When [`Stack::pump`] must be called again even if no frame arrives.

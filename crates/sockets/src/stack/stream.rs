@@ -127,6 +127,7 @@ impl<T: Link> Stack<T> {
         let socket = self.sockets.at_mut(id);
         let count = count.min(socket.receive.len());
         socket.has_read(count);
+        self.taken += count;
         if let (Some(flow), Some(interface)) = (socket.flow, &mut self.interfaces[socket.side.index()]) {
             if socket.read_shut {
                 interface.engine.consumed_in_silence(flow, count);
