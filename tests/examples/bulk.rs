@@ -2,8 +2,8 @@
 //!
 //! Server on one core, client on the other, three ways in turns: the kernel's stack, Overfly with a frame for each segment
 //! (EF_SEGMENT_OFFLOAD=0, EF_RECEIVE_OFFLOAD=1), and Overfly as it is. The client is on kernel sockets, with its offloads, or on Overfly's
-//! own link, which gets each segment in a packet or several together. In one row both ends of iperf3 are carried as the server is, and in
-//! one both are the kernel's, and Overfly's program is only there.
+//! own link, which gets each segment in a packet or several together. In one row both ends of iperf3 are carried as the server is, in two
+//! the client alone, and in one both are the kernel's, and Overfly's program is only there.
 
 use std::process::{Command, ExitCode, Stdio};
 
@@ -48,6 +48,8 @@ enum Row {
     Iperf { server_sends: bool },
     /// iperf3, one connection, 64 KB a write: Gb/s that the server gets from a client which is carried as it is.
     BothEnds,
+    /// iperf3, so many connections: Gb/s that a client which is carried so gets of a server on kernel sockets.
+    Downloads { connections: &'static str },
     /// iperf3, one connection between the kernels of both ends: Gb/s that the server gets while another program is served.
     Beside,
 }
@@ -70,7 +72,9 @@ fn main() -> ExitCode {
     });
     let values = VALUES.into_iter().flat_map(|bytes| clients.map(|client| Row::Memcached { bytes, client }));
     let iperf = [true, false].map(|server_sends| Row::Iperf { server_sends });
-    for row in iperf.into_iter().chain([Row::BothEnds, Row::Beside]).chain(nginx).chain(values) {
+    let downloads = ["1", "40"].map(|connections| Row::Downloads { connections });
+    let others = [Row::BothEnds, Row::Beside];
+    for row in iperf.into_iter().chain(downloads).chain(others).chain(nginx).chain(values) {
         if !row.words().0.contains(&wanted) {
             continue;
         }
@@ -100,6 +104,9 @@ impl Row {
             Row::BothEnds => ("iperf3, both ends alike, 64 KB a write, Gb/s".to_owned(), "the server's", 2),
             Row::Iperf { server_sends: true } => ("iperf3, the server sends, Gb/s".to_owned(), "kernel", 2),
             Row::Iperf { server_sends: false } => ("iperf3, the client sends, Gb/s".to_owned(), "kernel", 2),
+            Row::Downloads { connections } => {
+                (format!("iperf3, the client gets {connections} streams, Gb/s"), "as the column says", 2)
+            }
             Row::Beside => ("iperf3 on the kernel beside Overfly, Gb/s".to_owned(), "kernel", 2),
         }
     }
@@ -118,6 +125,9 @@ impl Row {
                 iperf(&lab, (way, Way::Kernel), if server_sends { &["-R"] } else { &[] }, &seconds)
             }
             Row::BothEnds => iperf(&lab, (way, way), &["-l", "64K"], &seconds),
+            Row::Downloads { connections } => {
+                iperf(&lab, (Way::Kernel, way), &["-R", "-P", connections], &seconds)
+            }
             Row::Beside => {
                 // One that sleeps: it has nothing to do, and iperf3 is on its core.
                 let other = (way != Way::Kernel).then(|| nginx(&lab, way, "balanced"));
