@@ -66,6 +66,9 @@ impl Sockets {
     }
 }
 
+/// Requests whose answers nobody waits for before the last is sent: their answers must find room in the socket.
+const AT_ONCE: usize = 64;
+
 /// A process's connection to the broker. When it is closed, by whatever means, all that was asked for over it is undone.
 #[derive(Debug)]
 pub struct Client {
@@ -289,6 +292,29 @@ impl Client {
     ) -> Result<(), Error> {
         let local = anywhere(remote, local_port);
         self.ask(&Request { protocol, local, remote, ..Request::new(Kind::Disconnect) }).map(|_| ())
+    }
+
+    /// As [`Client::disconnect_flow`] for many TCP connections, by their local ports and peers: the broker is woken for all of them at once.
+    ///
+    /// # Errors
+    /// [`Error::Gone`], [`Error::Protocol`].
+    pub fn disconnect_flows(&mut self, flows: &[(u16, SocketAddr)]) -> Result<(), Error> {
+        for flows in flows.chunks(AT_ONCE) {
+            for &(port, remote) in flows {
+                self.say(&Request {
+                    local: anywhere(remote, port),
+                    remote,
+                    ..Request::new(Kind::Disconnect)
+                })?;
+            }
+            for _ in flows {
+                match self.answer(Reply::parse) {
+                    Ok(_) | Err(Error::Refused { .. }) => {}
+                    Err(error) => return Err(error),
+                }
+            }
+        }
+        Ok(())
     }
 
     /// The process ends, and its connections have: of what the broker remembers of the stack no peer has to be told. Whoever

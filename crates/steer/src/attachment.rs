@@ -1,6 +1,9 @@
 //! Overfly on one interface: XDP program, pools, stacks, and who gets which frames.
 
+pub(crate) mod departures;
 mod fetch;
+mod routes;
+
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
@@ -17,8 +20,9 @@ use rustix::net::netdevice::index_to_name;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 use rustix::process::geteuid;
 use rustix::rand::{GetRandomFlags, getrandom};
-use rustix::thread::{MembarrierCommand, membarrier};
 
+use self::departures::Departures;
+use self::routes::Known;
 use crate::confined::Confined;
 use crate::device;
 use crate::error::Error;
@@ -163,6 +167,8 @@ pub struct Attachment {
     /// The interface is gone, and not there again.
     pub(crate) lost: bool,
     receiving_cpus: Vec<usize>,
+    known: Known,
+    departures: Departures,
     reclaimed: Reclaimed,
     /// Where frames of several segments leave, or why there is no such place.
     confined: Result<Confined, String>,
@@ -244,12 +250,10 @@ impl Attachment {
         } else {
             None
         };
-        let confined = if !options.segment_offload {
-            Err(SWITCHED_OFF.to_owned())
-        } else if pools.iter().all(Pool::zero_copy) {
-            Err("the driver moves frames without copying".to_owned())
+        let confined = if options.segment_offload {
+            confine(&pools, &mut netlink, &link)
         } else {
-            Confined::new(&mut netlink, &link)
+            Err(SWITCHED_OFF.to_owned())
         };
         let mut attachment = Attachment {
             interface: Interface {
@@ -281,6 +285,8 @@ impl Attachment {
             receiving: None,
             lost: false,
             receiving_cpus: Vec::new(),
+            known: Known::default(),
+            departures: Departures::default(),
             confined,
             packet_sockets: BTreeMap::new(),
             _attached: attached,
@@ -348,7 +354,7 @@ impl Attachment {
     /// The stack's way for frames of several segments. Where there is none it does without.
     fn packet_socket_of(&mut self, stack: u16) -> Option<OwnedFd> {
         if !self.packet_sockets.contains_key(&stack) {
-            let socket = self.confined.as_ref().ok()?.open_socket();
+            let socket = self.confined.as_mut().ok()?.open_socket();
             match socket {
                 Ok(socket) => drop(self.packet_sockets.insert(stack, socket)),
                 Err(reason) => {
@@ -546,30 +552,13 @@ impl Attachment {
     /// # Errors
     /// [`Error::UnknownStack`], or what the kernel said.
     pub fn remove_stack(&mut self, stack: u16) -> Result<(), Error> {
-        self.packet_sockets.remove(&stack);
-        let mut result = match self.stacks.get(usize::from(stack)) {
+        let detached = match self.stacks.get(usize::from(stack)) {
             Some(Slot::Open(_)) => self.detach_stack(stack),
             Some(Slot::Detached(_)) => Ok(()),
             _ => return Err(Error::UnknownStack(stack)),
         };
-        // A core may be at a frame for this stack right now. The barrier is a synchronize_rcu (kernel/sched/membarrier.c);
-        // where it is refused (nohz_full), wait for longer than a softirq runs.
-        if membarrier(MembarrierCommand::Global).is_err() {
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        let place = std::mem::replace(&mut self.stacks[usize::from(stack)], Slot::Free(Some(Instant::now())));
-        if let Slot::Detached(sockets) | Slot::Open(sockets) = place {
-            for (pool, socket) in self.pools.iter().zip(&sockets) {
-                match pool.reclaim(stack, socket.as_fd()) {
-                    Ok(frames) => {
-                        self.reclaimed.received_frames += frames.received_frames;
-                        self.reclaimed.lost_frames += frames.lost_frames;
-                    }
-                    Err(error) => result = result.and(Err(error.into())),
-                }
-            }
-        }
-        result
+        departures::wait_for_softirqs();
+        detached.and(self.take_back(stack))
     }
 
     fn check_open(&self, stack: u16) -> Result<(), Error> {
@@ -1094,70 +1083,14 @@ impl Attachment {
         };
         self.program.set_claim(protocol, address, claim, self.claims.len() as u32)
     }
+}
 
-    /// How to reach an address through this interface: the kernel's own route and neighbour. Waits for the next hop to
-    /// answer ARP or neighbour discovery, for as long as the kernel asks.
-    ///
-    /// # Errors
-    /// [`Error::Unreachable`], [`Error::RouteElsewhere`], [`Error::NoNeighbor`].
-    pub fn route(&mut self, destination: IpAddr) -> Result<Route, Error> {
-        let begin = Instant::now();
-        let mut pause = Duration::from_micros(100);
-        let mut provoke = true;
-        loop {
-            match self.try_route(destination, std::mem::take(&mut provoke))? {
-                Ok(route) => return Ok(route),
-                Err(next_hop) if begin.elapsed() > NEIGHBOR_WAIT => {
-                    return Err(Error::NoNeighbor { next_hop });
-                }
-                Err(_) => {}
-            }
-            std::thread::sleep(pause);
-            pause = (pause * 2).min(Duration::from_millis(20));
-        }
+/// Where frames of several segments leave, if there is such a place.
+fn confine(pools: &[Pool], netlink: &mut Netlink, link: &Link) -> Result<Confined, String> {
+    if pools.iter().all(Pool::zero_copy) {
+        return Err("the driver moves frames without copying".to_owned());
     }
-
-    /// One attempt of [`Attachment::route`]; `Err(next_hop)` inside if its hardware address is not known yet. With
-    /// `provoke` the kernel is made to ask for it.
-    pub(crate) fn try_route(
-        &mut self,
-        destination: IpAddr,
-        provoke: bool,
-    ) -> Result<Result<Route, IpAddr>, Error> {
-        let destination = destination.to_canonical();
-        let entry = (self.netlink.route(destination, self.interface.index))
-            .map_err(|errno| Error::Unreachable { destination, errno })?;
-        if entry.local || entry.interface != self.interface.index {
-            return Err(Error::RouteElsewhere { destination });
-        }
-        let unreachable = |errno| Error::Unreachable { destination, errno };
-        if !entry.unicast {
-            return Err(unreachable(Errno::HOSTUNREACH));
-        }
-        let source = entry
-            .source
-            .or_else(|| {
-                (self.interface.addresses.iter().map(|(address, _)| *address))
-                    .find(|address| address.is_ipv4() == destination.is_ipv4())
-            })
-            .ok_or_else(|| unreachable(Errno::ADDRNOTAVAIL))?;
-        let next_hop = entry.gateway.unwrap_or(destination);
-        let neighbor = |netlink: &mut Netlink| {
-            netlink
-                .neighbor(entry.interface, next_hop)
-                .map_err(|errno| Error::system("reading a neighbour", errno))
-        };
-        if let Some(mac) = neighbor(&mut self.netlink)? {
-            self.program.set_neighbor(next_hop, Some(mac))?;
-            return Ok(Ok(Route { source, next_hop: mac }));
-        }
-        if provoke {
-            self.netlink
-                .provoke_neighbor(entry.interface, next_hop)
-                .map_err(|errno| Error::system("asking for a neighbour", errno))?;
-        }
-        Ok(Err(next_hop))
-    }
+    Confined::new(netlink, link)
 }
 
 /// The interface of an index.
@@ -1168,15 +1101,6 @@ fn name_of(index: u32) -> Result<Option<String>, Error> {
         Ok(name) => Ok(Some(name)),
         Err(Errno::NODEV | Errno::NXIO) => Ok(None),
         Err(errno) => Err(Error::system("reading the interface's name", errno)),
-    }
-}
-
-impl Drop for Attachment {
-    fn drop(&mut self) {
-        if let Some(before) = self.deferral_before {
-            // The interface may be gone, and its settings with it.
-            let _ = device::set_deferral(&self.interface.name, before);
-        }
     }
 }
 

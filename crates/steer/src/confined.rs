@@ -4,13 +4,17 @@
 //! one: a macvlan of the interface, in private mode, which hands what it is given to the interface, and has no way to its siblings.
 //! The kernel takes namespace and macvlan away with the last socket, whoever has that, and however the broker ends.
 
+use std::collections::VecDeque;
 use std::fs::File;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::thread::JoinHandle;
 
 use overfly_link::packet::PacketSocket;
 use rustix::io::Errno;
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space, unshare_unsafe};
 
+use crate::attachment::departures::Departures;
 use crate::netlink::{Link, Netlink};
 
 /// The macvlan's name. Its namespace has no other devices but `lo`, which is down.
@@ -21,11 +25,17 @@ const NAME: &str = "overfly";
 /// An interface that is not up yet has `noop`.
 const UNHURRIED: [&str; 6] = ["noop", "noqueue", "pfifo", "pfifo_fast", "bfifo", "fq_codel"];
 
+/// Sockets that are made before somebody asks: the kernel takes 11 to 16 ms for each (`synchronize_net` of its ring), in which a broker
+/// would serve nobody else. Those that are in the making at one time wait for the same end.
+const AHEAD: usize = 2;
+
 /// A namespace with nothing but a way out by one interface.
 #[derive(Debug)]
 pub(crate) struct Confined {
-    namespace: OwnedFd,
+    namespace: Arc<OwnedFd>,
     index: u32,
+    /// The first is the next to be given away.
+    ahead: VecDeque<JoinHandle<Result<PacketSocket, String>>>,
 }
 
 impl Confined {
@@ -51,17 +61,44 @@ impl Confined {
             Ok(index)
         })
         .map_err(|errno| format!("no macvlan that is up: {errno}"))?;
-        Ok(Confined { namespace, index })
+        let mut confined = Confined { namespace: Arc::new(namespace), index, ahead: VecDeque::new() };
+        confined.make_ahead(AHEAD)?;
+        Ok(confined)
     }
 
     /// A socket for one stack.
     ///
     /// # Errors
     /// What the kernel said.
-    pub(crate) fn open_socket(&self) -> Result<PacketSocket, String> {
-        within(&self.namespace, || Ok(PacketSocket::open(self.index)))
-            .map_err(|errno| format!("entering a network namespace: {errno}"))?
-            .map_err(|error| error.to_string())
+    pub(crate) fn open_socket(&mut self) -> Result<PacketSocket, String> {
+        // One more than stay, before this one is waited for.
+        self.make_ahead(AHEAD + 1)?;
+        let next = self.ahead.pop_front().ok_or("no packet socket")?;
+        next.join().unwrap_or_else(|_| Err("making a packet socket failed".to_owned()))
+    }
+
+    /// Begins to make what is missing of so many.
+    fn make_ahead(&mut self, sockets: usize) -> Result<(), String> {
+        while self.ahead.len() < sockets {
+            let (namespace, index) = (Arc::clone(&self.namespace), self.index);
+            let make = move || {
+                enter(&namespace).map_err(|errno| format!("entering a network namespace: {errno}"))?;
+                PacketSocket::open(index).map_err(|error| error.to_string())
+            };
+            let thread = std::thread::Builder::new().spawn(make);
+            self.ahead.push_back(thread.map_err(|error| format!("a thread for a packet socket: {error}"))?);
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Confined {
+    /// The namespace goes with its last user: when this returns.
+    fn drop(&mut self) {
+        let mut departures = Departures::default();
+        for thread in self.ahead.drain(..) {
+            departures.close(thread.join());
+        }
     }
 }
 
@@ -97,9 +134,14 @@ fn apart<R: Send>(work: impl FnOnce() -> Result<R, Errno> + Send) -> Result<R, E
 
 fn within<R: Send>(namespace: &OwnedFd, work: impl FnOnce() -> Result<R, Errno> + Send) -> Result<R, Errno> {
     apart(|| {
-        move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))?;
+        enter(namespace)?;
         work()
     })
+}
+
+/// Has this thread be in a network namespace.
+fn enter(namespace: &OwnedFd) -> Result<(), Errno> {
+    move_into_link_name_space(namespace.as_fd(), Some(LinkNameSpaceType::Network))
 }
 
 pub(crate) fn errno_of(error: &std::io::Error) -> Errno {

@@ -5,6 +5,7 @@ use std::collections::HashMap;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use overfly_broker::message::{Kind, Part, PassedMessage, Request, StackPart, Word};
@@ -16,6 +17,7 @@ use rustix::net::sockopt;
 use rustix::process::Pid;
 use zerocopy::IntoBytes;
 
+use crate::attachment::departures::wait_for_softirqs;
 use crate::attachment::{Attachment, NEIGHBOR_WAIT};
 use crate::claim::{Claims, identity};
 use crate::error::Error;
@@ -45,6 +47,8 @@ const GATEWAYS_PAUSE: Duration = Duration::from_secs(30);
 const DYING_MAX: Duration = Duration::from_secs(1);
 /// How often a stack that was let go is looked at.
 const LINGER_PAUSE: Duration = Duration::from_millis(50);
+/// How often to look whether the kernel is through with a stack's rings.
+const BARRIER_PAUSE: Duration = Duration::from_millis(2);
 
 /// What cannot be answered yet.
 pub struct Waiting(Step);
@@ -89,9 +93,33 @@ impl Passed {
 /// A stack that nothing is steered to any more and whose process may still be at its rings.
 struct Lingering {
     stack: u16,
-    process: OwnedFd,
+    /// `None`: it is at its rings no more.
+    process: Option<OwnedFd>,
     /// If its process is being killed, these are to be told; until then.
     orphans: Option<(Orphans, Instant)>,
+    /// Ends when the kernel is at its rings no more either.
+    barrier: Option<JoinHandle<()>>,
+}
+
+impl Lingering {
+    /// Its process is at its rings no more.
+    fn begin_barrier(&mut self) {
+        self.process = None;
+        // Where there can be no thread, `finish` waits itself.
+        self.barrier = std::thread::Builder::new().spawn(wait_for_softirqs).ok();
+    }
+
+    /// Whether [`Lingering::finish`] does not wait.
+    fn is_over(&self) -> bool {
+        self.process.is_none() && self.barrier.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+
+    /// Waits until nobody is at its rings any more.
+    fn finish(&mut self) {
+        if self.barrier.take().is_none_or(|barrier| barrier.join().is_err()) {
+            wait_for_softirqs();
+        }
+    }
 }
 
 /// An attachment, as a broker gives it away: the XDP program is detached with it.
@@ -119,6 +147,8 @@ pub struct Steering {
     /// Sockets that show who has a local port, by their numbers: one may stand for many connections.
     held: HashMap<u64, Weak<OwnedFd>>,
     lingering: Vec<Lingering>,
+    /// Steps of undoing that nobody has heard of.
+    failed: u64,
     /// The process of each stack.
     processes: HashMap<u16, Pid>,
     /// Tells the peers of killed processes.
@@ -158,6 +188,7 @@ impl Steering {
             held: HashMap::new(),
             processes: HashMap::new(),
             lingering: Vec::new(),
+            failed: 0,
             teller: Teller::new(orphans::asking(attachment.records()?)),
             passed: Vec::new(),
             news: Vec::new(),
@@ -228,6 +259,7 @@ impl Steering {
     /// Goes along with what has changed around the interface, and tells the XDP program.
     fn follow(&mut self, changes: &Changes) -> Result<(), Error> {
         let mut attachment = lock(&self.attachment);
+        attachment.forget_ways();
         let mut result = Ok(());
         for neighbor in &changes.neighbors {
             result = result.and(attachment.note_neighbor(neighbor));
@@ -276,13 +308,13 @@ impl Steering {
     }
 
     /// Keeps a socket for as long as a connection needs its port.
-    fn hold(&mut self, socket: &OwnedFd) -> Result<Arc<OwnedFd>, Error> {
-        let mut keep = || {
-            let number = rustix::fs::fstat(socket)?.st_ino;
+    fn hold(&mut self, socket: OwnedFd) -> Result<Arc<OwnedFd>, Error> {
+        let keep = || {
+            let number = rustix::fs::fstat(&socket)?.st_ino;
             if let Some(held) = self.held.get(&number).and_then(Weak::upgrade) {
                 return Ok(held);
             }
-            let held = Arc::new(fcntl_dupfd_cloexec(socket, 3)?);
+            let held = Arc::new(socket);
             if self.held.len() == self.held.capacity() {
                 self.held.retain(|_, held| held.strong_count() > 0);
             }
@@ -346,19 +378,39 @@ impl Steering {
         }
     }
 
-    /// Takes a stack's part of the rings back once its process has died or let go. How many steps failed.
+    /// Goes on with a stack whose process has died or let go: when the kernel is through with it, its part of the rings is taken back.
+    /// How many steps failed.
     fn settle(&mut self, index: usize, dead: bool) -> u64 {
-        let mut attachment = lock(&self.attachment);
-        let stack = self.lingering[index].stack;
-        let in_use = attachment.is_in_use(stack);
-        if !dead && in_use {
-            return 0;
+        let lingering = &mut self.lingering[index];
+        if lingering.process.is_some() {
+            let in_use = lock(&self.attachment).is_in_use(lingering.stack);
+            if !dead && in_use {
+                return 0;
+            }
+            let killed = |(_, until): &(Orphans, Instant)| in_use && Instant::now() < *until;
+            lingering.orphans = lingering.orphans.take().filter(killed);
+            lingering.begin_barrier();
         }
-        let removed = attachment.remove_stack(stack);
-        drop(attachment);
-        let orphans = self.lingering.swap_remove(index).orphans.filter(|_| in_use);
-        let killed = orphans.filter(|(_, until)| Instant::now() < *until);
-        u64::from(removed.is_err()) + killed.map_or(0, |(orphans, _)| u64::from(!self.teller.tell(orphans)))
+        if lingering.is_over() { self.take_back(index) } else { 0 }
+    }
+
+    /// Takes a stack's part of the rings back.
+    fn take_back(&mut self, index: usize) -> u64 {
+        let mut lingering = self.lingering.swap_remove(index);
+        lingering.finish();
+        let failed = u64::from(lock(&self.attachment).take_back(lingering.stack).is_err());
+        failed + lingering.orphans.map_or(0, |(orphans, _)| u64::from(!self.teller.tell(orphans)))
+    }
+
+    /// Takes back what only the kernel was still at, for somebody who finds no room. False if there is no such thing.
+    fn make_room(&mut self) -> bool {
+        let before = self.lingering.len();
+        for index in (0..before).rev() {
+            if self.lingering[index].process.is_none() {
+                self.failed += self.take_back(index);
+            }
+        }
+        self.lingering.len() < before
     }
 }
 
@@ -409,7 +461,8 @@ impl Backing for Steering {
     }
 
     fn watched(&self) -> Vec<BorrowedFd<'_>> {
-        let lingering = self.lingering.iter().map(|lingering| lingering.process.as_fd());
+        let none = self.monitor.as_fd();
+        let lingering = self.lingering.iter().map(|one| one.process.as_ref().map_or(none, AsFd::as_fd));
         let rules = self.rules.as_ref().map(AsFd::as_fd);
         std::iter::once(self.monitor.as_fd()).chain(rules).chain(lingering).collect()
     }
@@ -418,7 +471,7 @@ impl Backing for Steering {
         let mut ready = ready.iter().copied();
         let changed = ready.next() == Some(true);
         let rules_changed = self.rules.is_some() && ready.next() == Some(true);
-        let mut failed = 0;
+        let mut failed = std::mem::take(&mut self.failed);
         let mut note = |result: Result<(), Error>| failed += u64::from(result.is_err());
         if rules_changed || self.rules_due.is_some_and(|due| due <= Instant::now()) {
             note(self.refresh_firewall());
@@ -436,7 +489,11 @@ impl Backing for Steering {
     }
 
     fn pause(&self) -> Option<Duration> {
-        let linger = (!self.lingering.is_empty()).then_some(LINGER_PAUSE);
+        let linger = self.lingering.iter().map(|one| match one.process {
+            Some(_) => LINGER_PAUSE,
+            None => BARRIER_PAUSE,
+        });
+        let linger = linger.min();
         let haste_until = self.passed.iter().map(|passed| passed.until).max();
         let passed = haste_until.map(|until| {
             let waited = PASSED_WAIT.saturating_sub(until.saturating_duration_since(Instant::now()));
@@ -450,7 +507,11 @@ impl Backing for Steering {
 
     fn open_stack(&mut self, asker: Asker<'_>) -> Result<(u16, bool), Error> {
         let peer = asker.peer.ok_or_else(|| Error::Options("a process that nobody sees".to_owned()))?;
-        let sockets = lock(&self.attachment).add_stack_for(peer.user)?;
+        let add = |steering: &Steering| lock(&steering.attachment).add_stack_for(peer.user);
+        let sockets = match add(self) {
+            Err(_) if self.make_room() => add(self)?,
+            added => added?,
+        };
         self.groups.watch(sockets.stack, peer.process);
         self.processes.insert(sockets.stack, peer.process);
         Ok((sockets.stack, give(asker.socket, &sockets)))
@@ -468,17 +529,13 @@ impl Backing for Steering {
         let mut attachment = lock(&self.attachment);
         let in_use = attachment.is_in_use(stack);
         let orphans = (in_use && !finished).then(|| attachment.orphans_of(stack));
-        let mut failed = u64::from(attachment.detach_stack(stack).is_err());
-        match process {
-            Some(process) if in_use => {
-                let orphans = orphans.map(|orphans| (orphans, Instant::now() + DYING_MAX));
-                self.lingering.push(Lingering { stack, process, orphans });
-            }
-            _ => {
-                failed += u64::from(attachment.remove_stack(stack).is_err());
-                failed += orphans.map_or(0, |orphans| u64::from(!self.teller.tell(orphans)));
-            }
+        let failed = u64::from(attachment.detach_stack(stack).is_err());
+        let orphans = orphans.map(|orphans| (orphans, Instant::now() + DYING_MAX));
+        let mut lingering = Lingering { stack, process: process.filter(|_| in_use), orphans, barrier: None };
+        if lingering.process.is_none() {
+            lingering.begin_barrier();
         }
+        self.lingering.push(lingering);
         failed
     }
 
@@ -519,7 +576,7 @@ impl Backing for Steering {
                 let held = match kind {
                     Kind::Connect => {
                         self.check_claim(asker, &request, descriptors.first()).and_then(|shown| {
-                            let shown = descriptors.first().filter(|_| shown);
+                            let shown = descriptors.into_iter().next().filter(|_| shown);
                             shown.map(|socket| self.hold(socket)).transpose()
                         })
                     }

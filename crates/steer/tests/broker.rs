@@ -493,6 +493,48 @@ fn an_active_open_gets_its_route_and_its_frames() {
 }
 
 #[test]
+fn connections_end_in_numbers() {
+    let lab = Lab::new(2);
+    let broker = broker(&lab);
+    lab.server.enter();
+    let [mut client, mut other] = [(), ()].map(|()| Client::connect(broker.environment()).unwrap());
+    let _links = [&mut client, &mut other]
+        .map(|client| XdpLink::open(client.open_stack().unwrap().into_xdp().unwrap()).unwrap());
+    let remote = SocketAddr::new(CLIENT.into(), 80);
+    // More than are said at once.
+    let flows: Vec<_> = (40_000..40_300_u16).map(|port| (port, remote)).collect();
+    for &(port, remote) in &flows {
+        client.connect_flow(Protocol::Tcp, port, remote).unwrap();
+        let taken = other.connect_flow(Protocol::Tcp, port, remote);
+        assert_eq!(refused(taken), Refusal::TupleInUse);
+    }
+    client.disconnect_flows(&flows).unwrap();
+    client.disconnect_flows(&[]).unwrap();
+    for &(port, remote) in &flows {
+        other.connect_flow(Protocol::Tcp, port, remote).unwrap();
+    }
+    // No answer is left for who asks next.
+    assert_eq!(client.route(CLIENT.into()).unwrap().source, SERVER);
+    assert_eq!(refused(client.connect_flow(Protocol::Tcp, 40_000, remote)), Refusal::TupleInUse);
+}
+
+#[test]
+fn a_way_that_has_changed_is_the_next_connections() {
+    let lab = Lab::new(1);
+    let broker = broker(&lab);
+    lab.server.enter();
+    let mut client = Client::connect(broker.environment()).unwrap();
+    let _link = XdpLink::open(client.open_stack().unwrap().into_xdp().unwrap()).unwrap();
+    let remote = SocketAddr::new(CLIENT.into(), 80);
+    for last in 1..30_u8 {
+        let mac = MacAddr([2, 0, 0, 0, 0, last]);
+        lab.server.run(&format!("neigh replace {CLIENT} lladdr {mac} dev {INTERFACE} nud permanent"));
+        let route = client.connect_flow(Protocol::Tcp, 40_000 + u16::from(last), remote).unwrap();
+        assert_eq!(route.next_hop, mac);
+    }
+}
+
+#[test]
 fn a_program_that_joined_is_let_go_with_its_lease() {
     let lab = Lab::new(1);
     let broker = broker(&lab);

@@ -10,20 +10,30 @@ use super::{Asked, Backing, Denial, Event, Outcome, Service, Session, receive};
 use crate::Refusal;
 use crate::message::{Kind, MESSAGE_LEN_MAX, Reply, Request, RequestMessage, Welcome};
 
+/// Messages of one connection that are read before others have their turn.
+const IN_NUMBERS: usize = 64;
 /// Why a process out of the broker's sight gets nothing.
 const UNSEEN: &str = "a process that nobody sees";
 
 impl<B: Backing> Service<B> {
-    /// Reads one message of a connection and does what it says.
+    /// Reads a message of a connection and does what it says; more of them where they come in numbers.
     pub(super) fn hear(&mut self, index: usize) {
+        for _ in 0..IN_NUMBERS {
+            if self.hear_one(index) != Some(Kind::Disconnect) || self.connections[index].over {
+                break;
+            }
+        }
+    }
+
+    fn hear_one(&mut self, index: usize) -> Option<Kind> {
         let mut bytes = [0; MESSAGE_LEN_MAX];
         let connection = &mut self.connections[index];
         let (length, descriptors) = match receive(&connection.socket, &mut bytes) {
             Ok((length, descriptors)) if length > 0 => (length, descriptors),
-            Err(Errno::AGAIN | Errno::INTR) => return,
+            Err(Errno::AGAIN | Errno::INTR) => return None,
             _ => {
                 connection.over = true;
-                return;
+                return None;
             }
         };
         let message = bytes.get(..length).unwrap_or_default(); // longer than any message: none
@@ -33,12 +43,17 @@ impl<B: Backing> Service<B> {
             Session::Leash | Session::Lease | Session::Client { .. } => None,
         };
         match request {
-            Some(request) => self.serve(index, request, descriptors),
+            Some(request) => {
+                let kind = request.kind;
+                self.serve(index, request, descriptors);
+                return Some(kind);
+            }
             None => {
                 connection.over = true;
                 self.count(|counters| counters.messages_refused += 1);
             }
         }
+        None
     }
 
     fn serve(&mut self, index: usize, request: Request, descriptors: Vec<OwnedFd>) {

@@ -2,8 +2,6 @@
 
 use core::time::Duration;
 
-use overfly_broker::Protocol;
-
 use super::session::Session;
 use super::{Process, around, contexts, spin};
 use crate::kernel::now;
@@ -99,16 +97,23 @@ impl Process {
     pub(super) fn after_output(&mut self) {
         contexts::set_pending(self.context, false);
         let Self { stack, session: Session { client, .. }, descriptors, .. } = self;
+        let (mut over, mut released) = (Vec::new(), Vec::new());
         stack.disconnected(|side, local, remote, descriptor| {
-            if let Some(client) = client
-                && side == Side::Network
-            {
-                let _ = client.disconnect_flow(Protocol::Tcp, local.port(), remote);
+            if side == Side::Network {
+                over.push((local.port(), remote));
             }
             if descriptor >= 0 {
-                descriptors.release(descriptor);
+                released.push(descriptor);
             }
         });
+        if let Some(client) = client
+            && !over.is_empty()
+        {
+            let _ = client.disconnect_flows(&over);
+        }
+        for descriptor in released {
+            descriptors.release(descriptor);
+        }
     }
 
     /// A call has read: the window that has opened is worth a segment, and after so much it is time to look for more.

@@ -1,7 +1,7 @@
 //! What judges packets besides nf_tables, and cannot be followed: tables of the old ip_tables, and programs of control groups
 //! (systemd's IPAddressDeny).
 
-use std::cell::RefCell;
+use std::cell::{OnceCell, RefCell};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fs::File;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -43,6 +43,7 @@ pub(crate) fn old_tables(ipv4: bool) -> Vec<String> {
 pub(crate) struct ControlGroups {
     /// Without programs, as of then.
     free: RefCell<HashMap<(Pid, bool, bool), Instant>>,
+    hierarchy: Hierarchy,
     stacks: BTreeMap<u16, Holder>,
     /// The stacks whose packets a program judges.
     judged: BTreeSet<u16>,
@@ -59,9 +60,9 @@ struct Holder {
 
 impl Holder {
     /// Looks at all groups. What judges, if anything does.
-    fn look(&mut self) -> Option<String> {
+    fn look(&mut self, hierarchy: &Hierarchy) -> Option<String> {
         let mut present = 0;
-        match group_of(self.process) {
+        match hierarchy.group_of(self.process) {
             Ok(Some((group, name))) => {
                 present = fstat(&group).map_or(0, |status| status.st_ino);
                 self.groups.insert(present, judge_at(group.as_fd(), &name, &PACKETS));
@@ -71,7 +72,7 @@ impl Holder {
             Err(error) => return Some(unreadable(self.process, &error)),
         }
         for (&number, judge) in self.groups.iter_mut().filter(|(number, _)| **number != present) {
-            if let Ok((group, name)) = group_at(number) {
+            if let Ok((group, name)) = hierarchy.group_at(number) {
                 *judge = judge_at(group.as_fd(), &name, &PACKETS);
             }
         }
@@ -91,7 +92,7 @@ impl ControlGroups {
         if free.get(&key).is_some_and(|since| now.duration_since(*since) < TRUST) {
             return Ok(());
         }
-        let judge = match group_of(process) {
+        let judge = match self.hierarchy.group_of(process) {
             Ok(Some((group, name))) => judge_at(group.as_fd(), &name, &hooks(request)),
             Ok(None) => None,
             Err(error) if is_over(process, &error) => None,
@@ -117,7 +118,7 @@ impl ControlGroups {
         if self.stacks.get(&stack).is_some_and(|holder| holder.groups.get(&group) == Some(&None)) {
             return Ok(());
         }
-        let judge = match group_at(group) {
+        let judge = match self.hierarchy.group_at(group) {
             Ok((folder, name)) => judge_at(folder.as_fd(), &name, &hooks(request)),
             Err(error) => Some(format!(
                 "the control group in which the socket was made cannot be opened ({error}), so that nobody knows of its programs"
@@ -135,7 +136,7 @@ impl ControlGroups {
     /// A stack is a process's from now on, whose group is looked at. (If a program judges it already, its listeners say so.)
     pub(crate) fn watch(&mut self, stack: u16, process: Pid) {
         let mut holder = Holder { process, groups: BTreeMap::new() };
-        if holder.look().is_some() {
+        if holder.look(&self.hierarchy).is_some() {
             self.judged.insert(stack);
         }
         self.stacks.insert(stack, holder);
@@ -152,7 +153,7 @@ impl ControlGroups {
     pub(crate) fn look(&mut self) -> Vec<String> {
         let mut news = BTreeMap::new();
         for (&stack, holder) in &mut self.stacks {
-            let judge = holder.look();
+            let judge = holder.look(&self.hierarchy);
             let pid = holder.process.as_raw_nonzero();
             if judge.is_none() && self.judged.remove(&stack) {
                 news.insert(pid, format!("process {pid} is accelerated again: no BPF program of its control groups judges its packets any more"));
@@ -207,58 +208,76 @@ fn judge_at(group: BorrowedFd<'_>, name: &str, hooks: &[u32]) -> Option<String> 
     })
 }
 
-/// The folder of the group of a number, and its name. Needs CAP_DAC_READ_SEARCH.
-fn group_at(number: u64) -> Result<(OwnedFd, String), std::io::Error> {
-    /// `struct file_handle` of open_by_handle_at(2), as kernfs fills it (`FILEID_KERNFS`, include/linux/exportfs.h).
-    #[repr(C)]
-    struct Handle {
-        length: u32,
-        kind: i32,
-        number: u64,
-    }
-    let mut handle = Handle { length: 8, kind: 0xfe, number };
-    // A mount's own descriptor is none that can be asked.
-    let root = openat(&root()?, ".", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
-    // SAFETY: `handle` has the form of a file handle of that length, and outlives the call.
-    let group = unsafe {
-        libc::open_by_handle_at(
-            root.as_raw_fd(),
-            (&raw mut handle).cast(),
-            libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC,
-        )
-    };
-    if group < 0 {
-        return Err(std::io::Error::last_os_error());
-    }
-    // SAFETY: a new descriptor that nobody else knows.
-    let group = unsafe { OwnedFd::from_raw_fd(group) };
-    let name = std::fs::read_link(format!("/proc/self/fd/{}", group.as_raw_fd()))?;
-    Ok((group, name.to_string_lossy().into_owned()))
+/// The second hierarchy of control groups.
+#[derive(Debug, Default)]
+struct Hierarchy {
+    /// Its root where no mount shows it: mounted nowhere, it goes with this descriptor. It is kept since the kernel takes 7 ms to make one.
+    hidden: OnceCell<OwnedFd>,
 }
 
-/// The folder of a process's group in the second hierarchy, and its name; `None` if it is in none.
-fn group_of(process: Pid) -> Result<Option<(OwnedFd, String)>, std::io::Error> {
-    let groups = std::fs::read_to_string(format!("/proc/{}/cgroup", process.as_raw_nonzero()))?;
-    let Some(path) = groups.lines().find_map(|line| line.strip_prefix("0::")) else { return Ok(None) };
-    let inside = path.trim_start_matches('/');
-    let inside = if inside.is_empty() { "." } else { inside };
-    let group =
-        openat(&root()?, inside, OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
-    Ok(Some((group, path.to_owned())))
-}
-
-/// The second hierarchy's root.
-fn root() -> Result<OwnedFd, std::io::Error> {
-    let mounts = std::fs::read_to_string("/proc/self/mountinfo")?;
-    // What stands there may be hidden by another mount.
-    let is_it = |file: &File| fstatfs(file).is_ok_and(|told| told.f_type == CGROUP2);
-    if let Some(root) = mounted(&mounts).and_then(|at| File::open(at).ok()).filter(is_it) {
-        return Ok(root.into());
+impl Hierarchy {
+    /// The folder of the group of a number, and its name. Needs CAP_DAC_READ_SEARCH.
+    fn group_at(&self, number: u64) -> Result<(OwnedFd, String), std::io::Error> {
+        /// `struct file_handle` of open_by_handle_at(2), as kernfs fills it (`FILEID_KERNFS`, include/linux/exportfs.h).
+        #[repr(C)]
+        struct Handle {
+            length: u32,
+            kind: i32,
+            number: u64,
+        }
+        let mut handle = Handle { length: 8, kind: 0xfe, number };
+        // A mount's own descriptor is none that can be asked.
+        let root =
+            openat(&self.root()?, ".", OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
+        // SAFETY: `handle` has the form of a file handle of that length, and outlives the call.
+        let group = unsafe {
+            libc::open_by_handle_at(
+                root.as_raw_fd(),
+                (&raw mut handle).cast(),
+                libc::O_RDONLY | libc::O_DIRECTORY | libc::O_CLOEXEC,
+            )
+        };
+        if group < 0 {
+            return Err(std::io::Error::last_os_error());
+        }
+        // SAFETY: a new descriptor that nobody else knows.
+        let group = unsafe { OwnedFd::from_raw_fd(group) };
+        let name = std::fs::read_link(format!("/proc/self/fd/{}", group.as_raw_fd()))?;
+        Ok((group, name.to_string_lossy().into_owned()))
     }
-    // `ip netns exec` hides it, for one: here it is mounted nowhere, and goes with its descriptor.
-    let context = fsopen("cgroup2", FsOpenFlags::FSOPEN_CLOEXEC)?;
-    fsconfig_create(context.as_fd())?;
-    Ok(fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty())?)
+
+    /// The folder of a process's group in the second hierarchy, and its name; `None` if it is in none.
+    fn group_of(&self, process: Pid) -> Result<Option<(OwnedFd, String)>, std::io::Error> {
+        let groups = std::fs::read_to_string(format!("/proc/{}/cgroup", process.as_raw_nonzero()))?;
+        let Some(path) = groups.lines().find_map(|line| line.strip_prefix("0::")) else { return Ok(None) };
+        let inside = path.trim_start_matches('/');
+        let inside = if inside.is_empty() { "." } else { inside };
+        let group = openat(
+            &self.root()?,
+            inside,
+            OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC,
+            Mode::empty(),
+        )?;
+        Ok(Some((group, path.to_owned())))
+    }
+
+    /// The second hierarchy's root.
+    fn root(&self) -> Result<OwnedFd, std::io::Error> {
+        let mounts = std::fs::read_to_string("/proc/self/mountinfo")?;
+        // What stands there may be hidden by another mount.
+        let is_it = |file: &File| fstatfs(file).is_ok_and(|told| told.f_type == CGROUP2);
+        if let Some(root) = mounted(&mounts).and_then(|at| File::open(at).ok()).filter(is_it) {
+            return Ok(root.into());
+        }
+        if let Some(hidden) = self.hidden.get() {
+            return hidden.try_clone();
+        }
+        // `ip netns exec` hides it, for one.
+        let context = fsopen("cgroup2", FsOpenFlags::FSOPEN_CLOEXEC)?;
+        fsconfig_create(context.as_fd())?;
+        let root = fsmount(context.as_fd(), FsMountFlags::FSMOUNT_CLOEXEC, MountAttrFlags::empty())?;
+        self.hidden.get_or_init(|| root).try_clone()
+    }
 }
 
 /// Where the second hierarchy is mounted as a whole (Documentation/filesystems/proc.rst, mountinfo).
@@ -346,7 +365,7 @@ mod tests {
     fn a_process_whose_group_has_a_program_is_the_kernels() {
         const BPF_PROG_ATTACH: libc::c_int = 8;
         const BPF_PROG_DETACH: libc::c_int = 9;
-        let root = root().unwrap();
+        let root = Hierarchy::default().root().unwrap();
         let name = format!("overfly-test-{}", std::process::id());
         mkdirat(&root, &name, Mode::from_raw_mode(0o755)).unwrap();
         let process = std::process::Command::new("sleep").arg("60").spawn().unwrap();

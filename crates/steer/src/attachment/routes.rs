@@ -1,0 +1,111 @@
+//! The ways to other hosts: the kernel's.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+use overfly_broker::Route;
+use rustix::io::Errno;
+
+use super::{Attachment, NEIGHBOR_WAIT};
+use crate::error::Error;
+use crate::netlink::Netlink;
+
+/// How long a way is taken for granted that the kernel has just said. Each time it is asked costs 20 µs, and a program that opens a connection
+/// for each request has it asked for all of them.
+const TRUST: Duration = Duration::from_millis(10);
+/// Ways that are remembered at most.
+const KNOWN_MAX: usize = 256;
+
+/// What the kernel has just said of some ways.
+#[derive(Debug, Default)]
+pub(super) struct Known(HashMap<IpAddr, (Instant, Route)>);
+
+impl Known {
+    fn get(&self, destination: IpAddr) -> Option<Route> {
+        self.0.get(&destination).filter(|(since, _)| since.elapsed() < TRUST).map(|&(_, route)| route)
+    }
+
+    fn insert(&mut self, destination: IpAddr, route: Route) {
+        if self.0.len() >= KNOWN_MAX {
+            self.0.clear();
+        }
+        self.0.insert(destination, (Instant::now(), route));
+    }
+}
+
+impl Attachment {
+    /// Something has changed: the kernel is asked again.
+    pub(crate) fn forget_ways(&mut self) {
+        self.known.0.clear();
+    }
+
+    /// How to reach an address through this interface: the kernel's own route and neighbour. Waits for the next hop to
+    /// answer ARP or neighbour discovery, for as long as the kernel asks.
+    ///
+    /// # Errors
+    /// [`Error::Unreachable`], [`Error::RouteElsewhere`], [`Error::NoNeighbor`].
+    pub fn route(&mut self, destination: IpAddr) -> Result<Route, Error> {
+        let begin = Instant::now();
+        let mut pause = Duration::from_micros(100);
+        let mut provoke = true;
+        loop {
+            match self.try_route(destination, std::mem::take(&mut provoke))? {
+                Ok(route) => return Ok(route),
+                Err(next_hop) if begin.elapsed() > NEIGHBOR_WAIT => {
+                    return Err(Error::NoNeighbor { next_hop });
+                }
+                Err(_) => {}
+            }
+            std::thread::sleep(pause);
+            pause = (pause * 2).min(Duration::from_millis(20));
+        }
+    }
+
+    /// One attempt of [`Attachment::route`]; `Err(next_hop)` inside if its hardware address is not known yet. With
+    /// `provoke` the kernel is made to ask for it.
+    pub(crate) fn try_route(
+        &mut self,
+        destination: IpAddr,
+        provoke: bool,
+    ) -> Result<Result<Route, IpAddr>, Error> {
+        let destination = destination.to_canonical();
+        if let Some(route) = self.known.get(destination) {
+            return Ok(Ok(route));
+        }
+        let entry = (self.netlink.route(destination, self.interface.index))
+            .map_err(|errno| Error::Unreachable { destination, errno })?;
+        if entry.local || entry.interface != self.interface.index {
+            return Err(Error::RouteElsewhere { destination });
+        }
+        let unreachable = |errno| Error::Unreachable { destination, errno };
+        if !entry.unicast {
+            return Err(unreachable(Errno::HOSTUNREACH));
+        }
+        let source = entry
+            .source
+            .or_else(|| {
+                (self.interface.addresses.iter().map(|(address, _)| *address))
+                    .find(|address| address.is_ipv4() == destination.is_ipv4())
+            })
+            .ok_or_else(|| unreachable(Errno::ADDRNOTAVAIL))?;
+        let next_hop = entry.gateway.unwrap_or(destination);
+        let neighbor = |netlink: &mut Netlink| {
+            netlink
+                .neighbor(entry.interface, next_hop)
+                .map_err(|errno| Error::system("reading a neighbour", errno))
+        };
+        if let Some(mac) = neighbor(&mut self.netlink)? {
+            self.program.set_neighbor(next_hop, Some(mac))?;
+            let route = Route { source, next_hop: mac };
+            self.known.insert(destination, route);
+            return Ok(Ok(route));
+        }
+        if provoke {
+            self.netlink
+                .provoke_neighbor(entry.interface, next_hop)
+                .map_err(|errno| Error::system("asking for a neighbour", errno))?;
+        }
+        Ok(Err(next_hop))
+    }
+}
