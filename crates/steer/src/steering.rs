@@ -414,6 +414,13 @@ impl Steering {
     }
 }
 
+impl Drop for Steering {
+    /// The peers of processes that were killed are told in any case.
+    fn drop(&mut self) {
+        self.make_room();
+    }
+}
+
 fn lock(attachment: &Mutex<Attachment>) -> MutexGuard<'_, Attachment> {
     attachment.lock().unwrap_or_else(PoisonError::into_inner)
 }
