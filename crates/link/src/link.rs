@@ -128,6 +128,13 @@ pub trait Link: FrameSink {
         0
     }
 
+    /// Another number each time that the broker has heard of a change, after which it may not grant what it has granted; `None` where it
+    /// does not say.
+    #[inline]
+    fn changes(&self) -> Option<u64> {
+        None
+    }
+
     /// How full it is (`now`), what it has done, and every reason for which it did not (`link`, or another group of its own).
     fn each_counter(&self, each: Each<'_>);
 

@@ -225,6 +225,7 @@ impl Link for AnyLink {
 
     forward! { &self:
         room() -> Option<u32>;
+        changes() -> Option<u64>;
         is_busy() -> bool;
         segment_offload() -> u32;
         others_wait() -> usize;

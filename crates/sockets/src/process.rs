@@ -15,6 +15,7 @@ mod exec;
 mod family;
 mod frames;
 mod handover;
+mod kept;
 mod kernel_set;
 mod leash;
 mod leaving;

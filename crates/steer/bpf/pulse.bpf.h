@@ -21,7 +21,8 @@ struct pulse {
 	__u64 syn_looks; // when the first SYN came that it had not looked for, as in `unseen`: for its process
 	__u64 syn_ns; // on CLOCK_MONOTONIC
 	__u64 waits; // as `looks`: since that look a thread waits to accept, and no connection is under way to it
-	__u64 padding[3];
+	__u64 changes; // the broker has granted things before, and something has changed since: for its process
+	__u64 padding[2];
 };
 
 // The first SYN that a stack has not looked for.

@@ -264,6 +264,7 @@ impl Attachment {
                 addresses,
                 partial_checksums: is_veth,
             },
+            known: Known::new(&program),
             program,
             netlink,
             layout,
@@ -285,7 +286,6 @@ impl Attachment {
             receiving: None,
             lost: false,
             receiving_cpus: Vec::new(),
-            known: Known::default(),
             departures: Departures::default(),
             confined,
             packet_sockets: BTreeMap::new(),
@@ -714,7 +714,9 @@ impl Attachment {
         let Some(firewall) = self.firewall.as_mut() else { return Ok(()) };
         let judged = firewall.judge_places(&mut self.program, &places);
         let opened = self.connections.iter().map(|(flow, opened)| (flow, opened.stack));
-        judged.and(firewall.judge_connections(&mut self.program, &places, opened))
+        let judged = judged.and(firewall.judge_connections(&mut self.program, &places, opened));
+        self.note_change();
+        judged
     }
 
     /// Says when the rules change; when they are to be looked at again though nothing says so.

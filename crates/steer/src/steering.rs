@@ -276,6 +276,7 @@ impl Steering {
             self.renewed |= *renewed.as_ref().unwrap_or(&false);
             result = result.and(renewed.map(|_| ()));
         }
+        attachment.note_change();
         result
     }
 

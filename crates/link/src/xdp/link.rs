@@ -658,6 +658,11 @@ impl Link for XdpLink {
         self.pulse.as_ref().map_or(0, Pulse::others_wait)
     }
 
+    #[inline]
+    fn changes(&self) -> Option<u64> {
+        self.pulse.as_ref().map(Pulse::changes)
+    }
+
     fn hold(&self, bytes: u64) -> u64 {
         self.pulse.as_ref().map_or(0, |pulse| pulse.hold(bytes))
     }

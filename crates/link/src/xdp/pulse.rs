@@ -18,6 +18,7 @@ const HELD: usize = 1;
 const SYN_LOOKS: usize = 2;
 const SYN_NS: usize = 3;
 const WAITS: usize = 4;
+const CHANGES: usize = 5;
 /// A SYN that has waited this long may have been sent again, to another stack, which has answered. It is sent again after a second
 /// (RFC 6298 2.1).
 const LATE_NS: u64 = 900_000_000;
@@ -40,7 +41,7 @@ impl Pulse {
         if stack >= STACKS_MAX {
             return Err(Error::Layout("a stack's number beyond all stacks"));
         }
-        let mapping = Mapping::shared(array, 0, usize::from(STACKS_MAX) * PLACE_LEN, "mmap of the pulses")?;
+        let mapping = map(array)?;
         let now = clock_gettime(ClockId::Monotonic);
         let looks = (now.tv_sec as u64) << 30 | now.tv_nsec as u64 | 1;
         let mut pulse = Pulse { mapping, stack: stack.into(), looks, known: 0 };
@@ -92,12 +93,57 @@ impl Pulse {
         others.fold(0, |sum, stack| sum.saturating_add(self.word(stack, HELD).load(Ordering::Relaxed)))
     }
 
+    /// Another number each time that the broker has heard of a change around the interface ([`Changes`]).
+    #[inline]
+    pub(crate) fn changes(&self) -> u64 {
+        self.word(self.stack, CHANGES).load(Ordering::Acquire)
+    }
+
     #[inline]
     fn word(&self, stack: usize, word: usize) -> &AtomicU64 {
-        debug_assert!(stack < usize::from(STACKS_MAX) && word < PLACE_LEN / size_of::<u64>());
-        let at = stack * PLACE_LEN + word * size_of::<u64>();
-        // SAFETY: the mapping is STACKS_MAX places long, which hold `stack` and `word`, and lives as long as `self`; a page's beginning is
-        // aligned for it. Whoever else looks at it goes by atomic operations, too.
-        unsafe { AtomicU64::from_ptr(self.mapping.as_ptr().as_ptr().add(at).cast::<u64>()) }
+        at(&self.mapping, stack, word)
     }
+}
+
+/// What the broker tells all stacks: that something has changed around the interface, or in what the host's firewall says, so that what
+/// it has granted before may not be what it would grant now.
+pub struct Changes(Mapping);
+
+impl core::fmt::Debug for Changes {
+    fn fmt(&self, formatter: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        formatter.debug_struct("Changes").finish_non_exhaustive()
+    }
+}
+
+// SAFETY: all access to the mapping is atomic.
+unsafe impl Send for Changes {}
+
+impl Changes {
+    /// Maps the program's array.
+    ///
+    /// # Errors
+    /// What the kernel said.
+    pub fn open(array: BorrowedFd<'_>) -> Result<Changes, Error> {
+        map(array).map(Changes)
+    }
+
+    /// Something has changed, and the broker grants what is right now.
+    pub fn note(&self) {
+        for stack in 0..usize::from(STACKS_MAX) {
+            at(&self.0, stack, CHANGES).fetch_add(1, Ordering::Release);
+        }
+    }
+}
+
+fn map(array: BorrowedFd<'_>) -> Result<Mapping, Error> {
+    Mapping::shared(array, 0, usize::from(STACKS_MAX) * PLACE_LEN, "mmap of the pulses")
+}
+
+#[inline]
+fn at(mapping: &Mapping, stack: usize, word: usize) -> &AtomicU64 {
+    debug_assert!(stack < usize::from(STACKS_MAX) && word < PLACE_LEN / size_of::<u64>());
+    let at = stack * PLACE_LEN + word * size_of::<u64>();
+    // SAFETY: the mapping is STACKS_MAX places long (`map`), which hold `stack` and `word`, and lives as long as the result; a page's beginning
+    // is aligned for it. Whoever else looks at it goes by atomic operations, too.
+    unsafe { AtomicU64::from_ptr(mapping.as_ptr().as_ptr().add(at).cast::<u64>()) }
 }

@@ -212,6 +212,7 @@ impl Process {
             link.disown();
         }
         self.stop_showing();
+        self.session.kept = None;
         if let Some(client) = self.session.client.take() {
             table::enter(client.as_fd().as_raw_fd(), Entry::Kernel);
         }

@@ -2,12 +2,14 @@
 
 use core::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-use overfly_broker::{Protocol, anywhere};
+use overfly_broker::{Error, Protocol, Route, anywhere};
 use overfly_profile::rules::Direction;
 use overfly_wire::MacAddr;
 use rustix::io::Errno;
 
+use super::kept::Need;
 use super::ports::SharedPort;
+use super::session::Session;
 use super::{Process, has_addresses_of_its_own};
 use crate::kernel::{self, now};
 use crate::memory::Source;
@@ -78,9 +80,12 @@ impl Process {
             return Ok(self.left(Why::OtherAddress));
         }
         let (port, holder) = self.local_port(descriptor, bound, remote)?;
-        let Some(client) = &mut self.session.client else { return Ok(false) };
         let local = if from.is_unspecified() { anywhere(remote, port) } else { SocketAddr::new(from, port) };
-        let route = match client.connect_flow_as(kernel::borrow(holder), Protocol::Tcp, local, remote) {
+        if self.session.client.is_none() {
+            return Ok(false);
+        }
+        let shared = holder != descriptor && from.is_unspecified();
+        let route = match self.granted(local, remote, holder, shared) {
             Ok(route) => route,
             Err(error) => {
                 self.statistics.connects_refused += 1;
@@ -89,12 +94,42 @@ impl Process {
         };
         let local = SocketAddr::new(if from.is_unspecified() { route.source } else { from }, port);
         if !self.begin(Side::Network, id, descriptor, (local, remote), route.next_hop) {
+            if let Some(kept) = &mut self.session.kept {
+                kept.forget((port, remote));
+            }
             if let Some(client) = &mut self.session.client {
                 let _ = client.disconnect_flow(Protocol::Tcp, port, remote);
             }
             return Ok(self.left(Why::Refused));
         }
         Ok(true)
+    }
+
+    /// The way of a connection whose frames the broker steers here: from a port that connections share perhaps as before.
+    fn granted(
+        &mut self,
+        local: SocketAddr,
+        remote: SocketAddr,
+        holder: i32,
+        shared: bool,
+    ) -> Result<Route, Error> {
+        let ends = (local.port(), remote);
+        let changes = if shared { self.stack.changes() } else { None };
+        let Session { client, kept, .. } = &mut self.session;
+        let client = client.as_mut().ok_or(Error::Gone { operation: "connect", errno: None })?;
+        let now = now();
+        if let Some(changes) = changes {
+            match kept.get_or_insert_default().take_up(now, ends, changes) {
+                Need::Nothing(route) => return Ok(route),
+                Need::Anew => client.disconnect_flow(Protocol::Tcp, ends.0, remote)?,
+                Need::Asking => {}
+            }
+        }
+        let route = client.connect_flow_as(kernel::borrow(holder), Protocol::Tcp, local, remote)?;
+        if let (Some(changes), Some(kept)) = (changes, kept) {
+            kept.granted(now, ends, changes, route);
+        }
+        Ok(route)
     }
 
     /// The port that an active open leaves from: the socket's own, one that others share, or a fresh one; and the descriptor of
@@ -112,11 +147,14 @@ impl Process {
         let own = self.session.interface.as_ref().and_then(|interface| {
             interface.addresses.iter().map(|&(own, _)| own).find(|own| own.is_ipv4() == remote.is_ipv4())
         });
-        let Self { stack, shared_ports, options, .. } = self;
+        let Self { stack, shared_ports, options, session: Session { kept, .. }, .. } = self;
+        let now = now();
+        let rests = |port| kept.as_ref().is_some_and(|kept| kept.rests(now, (port, remote)));
         let reuse = options.tcp_shared_local_ports_reuse_fast != 0;
         let source = if from.is_unspecified() { own } else { Some(from) };
         let shared = shared_ports.choose(options, from, remote.is_ipv4(), |port| {
-            source.is_some_and(|source| stack.is_free(SocketAddr::new(source, port), remote, reuse))
+            !rests(port)
+                && source.is_some_and(|source| stack.is_free(SocketAddr::new(source, port), remote, reuse))
         });
         match shared {
             SharedPort::Chosen(port, holder) => {

@@ -96,7 +96,7 @@ impl Process {
 
     pub(super) fn after_output(&mut self) {
         contexts::set_pending(self.context, false);
-        let Self { stack, session: Session { client, .. }, descriptors, .. } = self;
+        let Self { stack, session: Session { client, kept, .. }, descriptors, .. } = self;
         let (mut over, mut released) = (Vec::new(), Vec::new());
         stack.disconnected(|side, local, remote, descriptor| {
             if side == Side::Network {
@@ -106,6 +106,11 @@ impl Process {
                 released.push(descriptor);
             }
         });
+        if let Some(kept) = kept {
+            let now = now();
+            over.retain(|&ends| !kept.ended(now, ends));
+            over.extend(core::iter::from_fn(|| kept.expired(now)));
+        }
         if let Some(client) = client
             && !over.is_empty()
         {

@@ -168,6 +168,10 @@ impl Process {
         }
         let client = self.session.client.as_mut().ok_or("there is no broker")?;
         client.hand_over(kernel::borrow(descriptor), file.as_fd()).map_err(|error| error.to_string())?;
+        let socket = self.stack.socket(id);
+        if let Some(kept) = &mut self.session.kept {
+            kept.forget((socket.local.port(), socket.remote));
+        }
         self.moved(id);
         Ok(())
     }

@@ -8,6 +8,7 @@ use overfly_broker::{Client, Error, Greeted, Interface, Leash, Refusal, may_retu
 use overfly_engine::Instant;
 
 use super::away::{Away, NoStack};
+use super::kept::Kept;
 use crate::kernel;
 use crate::table::{self, Entry};
 
@@ -17,6 +18,8 @@ pub(super) struct Session {
     pub(super) environment: Option<String>,
     pub(super) leash: Option<Leash>,
     pub(super) client: Option<Client>,
+    /// What it has granted, and nobody needs at the moment.
+    pub(super) kept: Option<Box<Kept>>,
     /// There was a broker, and will be one again, perhaps.
     pub(super) away: Option<Away>,
     /// When it was last asked whether the broker has something to say.
@@ -30,6 +33,7 @@ impl Session {
             environment: None,
             leash: None,
             client: None,
+            kept: None,
             away: None,
             heard: Instant::from_micros(0),
             interface: None,

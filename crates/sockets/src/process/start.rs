@@ -330,6 +330,7 @@ impl Process {
         sleepers.background.stand_back(&mut world);
         bound::falls_silent(self.context);
         self.session.client = None;
+        self.session.kept = None;
         self.session.away = None;
         self.session.interface = None;
         self.link_descriptors.clear();

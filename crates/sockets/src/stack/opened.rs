@@ -13,6 +13,11 @@ use crate::socket_table::AfterCallback;
 use crate::told;
 
 impl<T: Link> Stack<T> {
+    /// Another number each time that the broker has heard of a change, where it says ([`Link::changes`]).
+    pub(crate) fn changes(&self) -> Option<u64> {
+        self.interfaces[Side::Network.index()].as_ref()?.transport.changes()
+    }
+
     /// Active opens that are over, with their ends and the backing descriptor that waited for it or -1. One that waits for its peer's
     /// FIN is not, though the engine has let go of its socket: the kernel would answer that FIN with RST.
     pub fn disconnected(&mut self, mut each: impl FnMut(Side, SocketAddr, SocketAddr, i32)) {

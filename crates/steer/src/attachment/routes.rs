@@ -2,14 +2,17 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
+use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use overfly_broker::Route;
+use overfly_link::xdp::Changes;
 use rustix::io::Errno;
 
 use super::{Attachment, NEIGHBOR_WAIT};
 use crate::error::Error;
 use crate::netlink::Netlink;
+use crate::program::Program;
 
 /// How long a way is taken for granted that the kernel has just said. Each time it is asked costs 20 µs, and a program that opens a connection
 /// for each request has it asked for all of them.
@@ -18,26 +21,43 @@ const TRUST: Duration = Duration::from_millis(10);
 const KNOWN_MAX: usize = 256;
 
 /// What the kernel has just said of some ways.
-#[derive(Debug, Default)]
-pub(super) struct Known(HashMap<IpAddr, (Instant, Route)>);
+#[derive(Debug)]
+pub(super) struct Known {
+    ways: HashMap<IpAddr, (Instant, Route)>,
+    /// Where stacks are told that it may say something else now.
+    changes: Option<Changes>,
+}
 
 impl Known {
+    pub(super) fn new(program: &Program) -> Known {
+        let changes = program.pulses().ok().and_then(|pulses| Changes::open(pulses.as_fd()).ok());
+        Known { ways: HashMap::new(), changes }
+    }
+
+
     fn get(&self, destination: IpAddr) -> Option<Route> {
-        self.0.get(&destination).filter(|(since, _)| since.elapsed() < TRUST).map(|&(_, route)| route)
+        self.ways.get(&destination).filter(|(since, _)| since.elapsed() < TRUST).map(|&(_, route)| route)
     }
 
     fn insert(&mut self, destination: IpAddr, route: Route) {
-        if self.0.len() >= KNOWN_MAX {
-            self.0.clear();
+        if self.ways.len() >= KNOWN_MAX {
+            self.ways.clear();
         }
-        self.0.insert(destination, (Instant::now(), route));
+        self.ways.insert(destination, (Instant::now(), route));
     }
 }
 
 impl Attachment {
     /// Something has changed: the kernel is asked again.
     pub(crate) fn forget_ways(&mut self) {
-        self.known.0.clear();
+        self.known.ways.clear();
+    }
+
+    /// And has been taken into account: stacks ask again.
+    pub(crate) fn note_change(&self) {
+        if let Some(changes) = &self.known.changes {
+            changes.note();
+        }
     }
 
     /// How to reach an address through this interface: the kernel's own route and neighbour. Waits for the next hop to

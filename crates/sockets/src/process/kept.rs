@@ -1,0 +1,161 @@
+//! Connections from shared local ports whose frames the broker has steered here, and goes on to steer here when they are over: the next
+//! one between the same ends is opened without asking anybody.
+//!
+//! What was granted holds until the broker has heard of a change ([`overfly_link::Link::changes`]), and for a second: programs of control
+//! groups that judge connect() announce themselves to nobody. A port is as good as shown to the broker: the process keeps the kernel's
+//! socket that holds it from others.
+
+use core::net::SocketAddr;
+use core::time::Duration;
+use std::collections::{HashMap, VecDeque};
+
+use overfly_broker::Route;
+use overfly_engine::Instant;
+
+/// How long what the broker has granted holds.
+const TRUST: Duration = Duration::from_secs(1);
+/// The peer of a connection that is over may have it in TIME-WAIT, and takes another one only if its timestamps, of a millisecond, are
+/// newer (RFC 6191 section 2).
+const REST: Duration = Duration::from_millis(10);
+/// How long ends are kept that no connection is between.
+const IDLE: Duration = Duration::from_secs(2);
+/// And how many.
+const IDLE_MAX: usize = 4096;
+
+/// Both ends of a connection: the local port, and the peer.
+pub(super) type Ends = (u16, SocketAddr);
+
+/// What the broker has granted.
+#[derive(Clone, Copy, Debug)]
+struct Grant {
+    route: Route,
+    /// As of which change ([`overfly_link::Link::changes`]).
+    changes: u64,
+    since: Instant,
+    /// No connection is between them since then.
+    idle: Option<Instant>,
+}
+
+/// What a connection between two ends needs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Need {
+    /// Nothing: this is its way.
+    Nothing(Route),
+    /// What was granted is to be given back, and asked for again.
+    Anew,
+    /// To be asked for.
+    Asking,
+}
+
+/// All of a context.
+#[derive(Debug, Default)]
+pub(super) struct Kept {
+    grants: HashMap<Ends, Grant>,
+    /// Those without a connection, the oldest first; and some that have one again.
+    idle: VecDeque<(Instant, Ends)>,
+}
+
+impl Kept {
+    /// What a connection needs that begins now.
+    pub(super) fn take_up(&mut self, now: Instant, ends: Ends, changes: u64) -> Need {
+        let Some(grant) = self.grants.get_mut(&ends) else { return Need::Asking };
+        if grant.idle.is_some() && grant.changes == changes && now < grant.since + TRUST {
+            grant.idle = None;
+            return Need::Nothing(grant.route);
+        }
+        self.grants.remove(&ends);
+        Need::Anew
+    }
+
+    /// The broker has granted it, after `changes` had been read.
+    pub(super) fn granted(&mut self, now: Instant, ends: Ends, changes: u64, route: Route) {
+        self.grants.insert(ends, Grant { route, changes, since: now, idle: None });
+    }
+
+    /// Whether the last connection between them has only just ended.
+    pub(super) fn rests(&self, now: Instant, ends: Ends) -> bool {
+        let idle = self.grants.get(&ends).and_then(|grant| grant.idle);
+        idle.is_some_and(|since| now < since + REST)
+    }
+
+    /// A connection is over. True if its ends are kept.
+    pub(super) fn ended(&mut self, now: Instant, ends: Ends) -> bool {
+        let Some(grant) = self.grants.get_mut(&ends) else { return false };
+        grant.idle = Some(now);
+        self.idle.push_back((now, ends));
+        true
+    }
+
+    /// The connection is the kernel's, or nobody's.
+    pub(super) fn forget(&mut self, ends: Ends) {
+        self.grants.remove(&ends);
+    }
+
+    /// What was kept for long enough, and is to be given back.
+    pub(super) fn expired(&mut self, now: Instant) -> Option<Ends> {
+        while let Some(&(since, ends)) = self.idle.front() {
+            let is_idle = self.grants.get(&ends).is_some_and(|grant| grant.idle == Some(since));
+            if is_idle && now < since + IDLE && self.idle.len() <= IDLE_MAX {
+                return None;
+            }
+            self.idle.pop_front();
+            if is_idle {
+                self.grants.remove(&ends);
+                return Some(ends);
+            }
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use overfly_wire::MacAddr;
+
+    use super::*;
+
+    #[test]
+    fn ends_are_kept_for_a_while_and_as_long_as_nothing_changes() {
+        let ends = (40_000, "10.0.0.9:80".parse().unwrap());
+        let route = Route { source: "10.0.0.1".parse().unwrap(), next_hop: MacAddr([2; 6]) };
+        let at = |milliseconds: u64| Instant::from_micros(milliseconds * 1000);
+        let mut kept = Kept::default();
+        assert_eq!(kept.take_up(at(0), ends, 1), Need::Asking);
+        assert!(!kept.ended(at(0), ends), "nobody has granted it");
+        kept.granted(at(0), ends, 1, route);
+        assert_eq!(kept.take_up(at(1), ends, 1), Need::Anew, "there is a connection");
+        kept.granted(at(1), ends, 1, route);
+        assert!(kept.ended(at(2), ends));
+        assert!(kept.rests(at(11), ends) && !kept.rests(at(12), ends));
+        assert_eq!(kept.take_up(at(12), ends, 1), Need::Nothing(route));
+        assert!(kept.ended(at(20), ends));
+        assert_eq!(kept.expired(at(2_010)), None, "the first end is none any more");
+        assert_eq!(kept.take_up(at(1_001), ends, 1), Need::Anew, "it is a second old");
+        kept.granted(at(1_001), ends, 1, route);
+        assert!(kept.ended(at(1_002), ends));
+        assert_eq!(kept.take_up(at(1_020), ends, 2), Need::Anew, "something has changed");
+        kept.granted(at(1_020), ends, 2, route);
+        assert!(kept.ended(at(1_030), ends));
+        assert_eq!(kept.expired(at(3_029)), None);
+        assert_eq!(kept.expired(at(3_030)), Some(ends));
+        assert_eq!(kept.expired(at(3_030)), None);
+        assert_eq!(kept.take_up(at(3_030), ends, 2), Need::Asking);
+        kept.granted(at(3_030), ends, 2, route);
+        kept.forget(ends);
+        assert!(!kept.ended(at(3_031), ends));
+    }
+
+    #[test]
+    fn no_more_are_kept_than_there_is_room_for() {
+        let route = Route { source: "10.0.0.1".parse().unwrap(), next_hop: MacAddr([2; 6]) };
+        let now = Instant::from_micros(0);
+        let mut kept = Kept::default();
+        let peer = "10.0.0.9:80".parse().unwrap();
+        for port in 0..2 * IDLE_MAX as u16 {
+            kept.granted(now, (port, peer), 1, route);
+            assert!(kept.ended(now, (port, peer)));
+        }
+        let expired = std::iter::from_fn(|| kept.expired(now)).count();
+        assert_eq!((expired, kept.grants.len(), kept.idle.len()), (IDLE_MAX, IDLE_MAX, IDLE_MAX));
+    }
+}
