@@ -30,8 +30,8 @@ pub use counters::{Counters, KernelCounters, Occupancy};
 pub use link::XdpLink;
 pub use memory::{FRAME_BUFFERS_MAX, FRAME_LEN, PoolLayout, RECEIVED_FRAME_LEN_MAX, STACKS_MAX};
 pub use pieces::PACKET_LEN_MAX;
-pub use pulse::Changes;
 pub use pool::{HugePages, Mode, Pool, Reclaimed, knows_long_packets};
+pub use pulse::Changes;
 pub use socket::{BusyPoll, kick};
 
 use std::os::fd::OwnedFd;

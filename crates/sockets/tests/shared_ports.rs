@@ -107,7 +107,10 @@ fn what_has_changed_is_heeded_though_ends_are_kept() {
     assert_eq!(script.opened(), (0, 0, "ConnectionRefusedError".to_owned()));
     bench.lab.server.command("nft", &["delete", "table", "inet", "t"]);
     // Somebody else is the peer now, who does not forward.
-    bench.lab.server.run(&format!("neigh replace {CLIENT} lladdr 02:00:00:00:00:99 dev {INTERFACE} nud permanent"));
+    bench
+        .lab
+        .server
+        .run(&format!("neigh replace {CLIENT} lladdr 02:00:00:00:00:99 dev {INTERFACE} nud permanent"));
     std::thread::sleep(Duration::from_millis(300));
     bench.lab.server.run(&format!("neigh del {CLIENT} dev {INTERFACE}"));
     std::thread::sleep(Duration::from_millis(300));

@@ -34,7 +34,6 @@ impl Known {
         Known { ways: HashMap::new(), changes }
     }
 
-
     fn get(&self, destination: IpAddr) -> Option<Route> {
         self.ways.get(&destination).filter(|(since, _)| since.elapsed() < TRUST).map(|&(_, route)| route)
     }
