@@ -280,12 +280,6 @@ impl XdpLink {
         wanted || !self.wakeup_flag_seen
     }
 
-    /// What became of frames of several segments.
-    #[must_use]
-    pub fn long_frame_counters(&self) -> packet::Counters {
-        self.long_frames.as_ref().map_or_else(packet::Counters::default, |long| long.counters)
-    }
-
     /// Calls `sendto` until the kernel has taken all published frames or makes no progress.
     fn kick(&mut self) {
         let mut outstanding = self.transmit.outstanding();

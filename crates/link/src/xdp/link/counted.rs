@@ -4,6 +4,7 @@ use rustix::net::sockopt;
 
 use super::super::counters::{KernelCounters, Occupancy};
 use super::{Counters, Error, Queue, XdpLink};
+use crate::packet;
 
 impl XdpLink {
     /// What this link has done.
@@ -23,6 +24,12 @@ impl XdpLink {
             transmit_ring: self.transmit.ring().capacity().into(),
             fill: sum(&|queue| queue.fill.filled()),
         }
+    }
+
+    /// What became of frames of several segments.
+    #[must_use]
+    pub fn long_frame_counters(&self) -> packet::Counters {
+        self.long_frames.as_ref().map_or_else(packet::Counters::default, |long| long.counters)
     }
 
     /// What the kernel counted. Costs a system call for each queue.
