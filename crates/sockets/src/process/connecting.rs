@@ -149,13 +149,18 @@ impl Process {
         });
         let Self { stack, shared_ports, options, session: Session { kept, .. }, .. } = self;
         let now = now();
-        let rests = |port| kept.as_ref().is_some_and(|kept| kept.rests(now, (port, remote)));
         let reuse = options.tcp_shared_local_ports_reuse_fast != 0;
+        // Those that do not rest go first.
+        let rests = |port| !reuse && kept.as_ref().is_some_and(|kept| kept.rests(now, (port, remote)));
         let source = if from.is_unspecified() { own } else { Some(from) };
-        let shared = shared_ports.choose(options, from, remote.is_ipv4(), |port| {
-            !rests(port)
-                && source.is_some_and(|source| stack.is_free(SocketAddr::new(source, port), remote, reuse))
-        });
+        let is_free =
+            |port| source.is_some_and(|source| stack.is_free(SocketAddr::new(source, port), remote, reuse));
+        let mut choose =
+            |is_good: &dyn Fn(u16) -> bool| shared_ports.choose(options, from, remote.is_ipv4(), is_good);
+        let shared = match choose(&|port| !rests(port) && is_free(port)) {
+            SharedPort::Exhausted => choose(&is_free),
+            chosen => chosen,
+        };
         match shared {
             SharedPort::Chosen(port, holder) => {
                 self.statistics.shared_port_connects += 1;
