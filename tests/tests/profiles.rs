@@ -194,7 +194,7 @@ fn active_opens_share_local_ports() {
     let bench = Bench::new();
     let (shared, most) = ("EF_TCP_SHARED_LOCAL_PORTS", "EF_TCP_SHARED_LOCAL_PORTS_MAX");
     let no_fallback = ("EF_TCP_SHARED_LOCAL_PORTS_NO_FALLBACK", "1");
-    assert_eq!(distinct(&bench.ports(&[], &["ports", "8", "4"])), 8);
+    assert_eq!(distinct(&bench.ports(&[(shared, "0")], &["ports", "8", "4"])), 8);
     // Two connections to each of four peers: two ports do.
     let outcome = bench.run(&[(shared, "2"), (most, "2"), no_fallback], &["ports", "8", "4"]);
     let ports: Vec<String> = outcome.said.split_ascii_whitespace().map(str::to_owned).collect();

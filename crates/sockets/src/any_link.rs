@@ -10,7 +10,7 @@ use overfly_link::{Each, Gone, Link};
 use overfly_wire::{FrameSink, Promised, Promises, Unfinished};
 use rustix::io::Errno;
 
-use crate::kernel::make_internal;
+use crate::numbers::make_internal;
 use crate::socket::CONTEXTS;
 use crate::table::{self, Entry};
 

@@ -24,7 +24,8 @@ fn kind(v6: bool, close_on_exec: bool) -> usize {
     usize::from(v6) << 1 | usize::from(close_on_exec)
 }
 
-fn close(descriptor: i32) {
+/// Closes one that was not the program's.
+pub(crate) fn close(descriptor: i32) {
     table::enter(descriptor, Entry::Kernel);
     sys::close(descriptor);
 }

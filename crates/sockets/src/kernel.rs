@@ -17,9 +17,7 @@ pub(crate) use self::connection::{
     set_untold, tell_connect,
 };
 use crate::options::{self, Backing, Fresh, Listener};
-use crate::process::contexts::are_several;
 use crate::socket::Later;
-use crate::table::{self, Entry};
 
 /// `descriptor` for one call.
 pub(crate) fn borrow(descriptor: i32) -> BorrowedFd<'static> {
@@ -38,33 +36,6 @@ pub(crate) fn tcp_socket(v6: bool, close_on_exec: bool) -> Result<i32, Errno> {
 pub(crate) fn new_tcp_socket(v6: bool, flags: SocketFlags) -> Result<OwnedFd, Errno> {
     let family = if v6 { AddressFamily::INET6 } else { AddressFamily::INET };
     rustix::net::socket_with(family, SocketType::STREAM, flags, None)
-}
-
-/// From where on programs do not use descriptors' numbers, if there is such a place.
-pub(crate) fn high_number() -> i32 {
-    let limit =
-        rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(1024).min(1 << 16);
-    // Each stack has some.
-    let room = if are_several() { (limit / 2).min(1024) } else { 128 };
-    i32::try_from(limit.saturating_sub(room)).unwrap_or(896)
-}
-
-/// Moves a descriptor to a number that programs do not use, if there is one.
-pub(crate) fn move_up(descriptor: OwnedFd) -> OwnedFd {
-    match rustix::io::fcntl_dupfd_cloexec(&descriptor, high_number()) {
-        Ok(moved) => {
-            crate::sys::close(descriptor.into_raw_fd());
-            moved
-        }
-        Err(_) => descriptor,
-    }
-}
-
-/// Makes a descriptor the library's own, out of the program's way.
-pub(crate) fn make_internal(descriptor: OwnedFd) -> OwnedFd {
-    let descriptor = move_up(descriptor);
-    table::enter(descriptor.as_raw_fd(), Entry::Internal);
-    descriptor
 }
 
 /// Microseconds of the monotonic clock.

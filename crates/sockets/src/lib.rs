@@ -37,6 +37,7 @@ mod hooks;
 mod kernel;
 mod lock;
 mod memory;
+mod numbers;
 mod process;
 mod signal;
 mod sleepers;

@@ -48,6 +48,10 @@ impl Script {
         self.lines.next().expect("the script goes on").unwrap()
     }
 
+    fn number(&mut self) -> u64 {
+        self.hear().parse().unwrap()
+    }
+
     /// How many connections were opened, from how many ports, and the last failure's name.
     fn opened(&mut self) -> (u64, u64, String) {
         let line = self.hear();
@@ -130,4 +134,48 @@ fn a_connection_that_the_kernel_has_got_keeps_its_ends() {
     assert_eq!(script.hear(), "done");
     assert_eq!(script.opened().0, 200);
     script.end();
+}
+
+/// A process takes a port when it has none for a connection, and keeps none for long: whoever is at rest has as many descriptors as before.
+#[test]
+fn ports_come_and_go_as_they_are_needed() {
+    let bench = Bench::new(1);
+    let words = ["1", "descriptors", "500", "descriptors", "child", "sleep", "1", "descriptors"];
+    let mut script = Script::start(&bench, "1", &words);
+    assert_eq!(script.opened().0, 1);
+    let before = script.number();
+    let (opened, ports, failure) = script.opened();
+    assert_eq!((opened, failure.as_str()), (500, ""));
+    assert!(ports > 2, "{ports}: one that has only just served a connection rests");
+    let busy = script.number();
+    assert!(busy > before, "{before} {busy}");
+    let child = script.hear();
+    assert_eq!(script.hear(), "slept");
+    assert_eq!(script.opened().0, 1);
+    let after = script.number();
+    println!("{before} descriptors, with {ports} ports {busy}, then {after}; a child: {child}");
+    assert!(after <= before, "{before} {after}");
+    let child: Vec<u64> = child.split(' ').map(|number| number.parse().unwrap()).collect();
+    assert!(child[0] < before, "{child:?}: the ports are the parent's, and the child knows");
+    script.end();
+}
+
+#[test]
+fn a_program_has_its_descriptors_though_ports_have_some() {
+    let most = |limit, ports| {
+        let bench = Bench::new(1);
+        let mut script = Script::start(&bench, ports, &[limit, "most", "500", "most", "most"]);
+        assert_eq!(script.hear(), "limited");
+        let first = script.number();
+        assert_eq!(script.opened().0, 500);
+        let said = [first, script.number(), script.number()];
+        script.end();
+        println!("{limit}, {ports} shared ports: {said:?}");
+        said
+    };
+    // Python has now one open for itself, now none.
+    for (limit, fewer) in [("limit", 1), ("hard", 1 + 100 / 16)] {
+        let [without, with] = ["0", "1"].map(|ports| most(limit, ports));
+        assert!(with.iter().zip(without).all(|(&with, without)| with + fewer >= without), "{limit}");
+    }
 }

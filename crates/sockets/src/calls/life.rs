@@ -63,11 +63,11 @@ pub(crate) fn forget_stale(descriptor: i32) {
     }
 }
 
-/// The kernel has no descriptor left: gives it the cached ones. Returns whether to try again.
+/// The kernel has no descriptor left: gives it those that are kept for later. Returns whether to try again.
 pub(crate) fn descriptors_ran_out() -> bool {
     let mut any = false;
     if is_active() {
-        contexts::each(|process| any |= process.descriptors.give_back());
+        contexts::each(|process| any |= process.give_back_descriptors());
     }
     any
 }

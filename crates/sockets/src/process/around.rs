@@ -25,8 +25,8 @@ pub(super) struct Around<'a> {
     sets: &'a mut KernelSets,
     /// The broker has said something that nobody has heard.
     unheard: bool,
-    /// When it is looked whether there is a broker again.
-    returns: Option<Instant>,
+    /// When it is looked whether there is a broker again, or given back what was kept for the next connection.
+    due: Option<Instant>,
     looked: Instant,
     within_host: &'a WithinHost,
     stalled: Option<Stalled>,
@@ -42,7 +42,7 @@ impl World for Around<'_> {
         self.looked
     }
 
-    /// For the stack's timers, for room on the link, or for a broker.
+    /// For the stack's timers, for room on the link, or for what is due.
     fn next_look(&self) -> Option<Instant> {
         const FULL_LINK_PAUSE: Duration = Duration::from_millis(1);
         if self.unheard {
@@ -52,7 +52,7 @@ impl World for Around<'_> {
             return Some(now() + FULL_LINK_PAUSE);
         }
         let stalled = self.stalled.map(|stalled| stalled.until);
-        let others = self.within_host.next_deadline().into_iter().chain(stalled).chain(self.returns);
+        let others = self.within_host.next_deadline().into_iter().chain(stalled).chain(self.due);
         others.chain(self.stack.next_deadline()).min()
     }
 
@@ -138,10 +138,12 @@ impl Process {
     /// The machine, and what is around it.
     #[inline]
     pub(super) fn machine(&mut self) -> (&mut Sleepers, Around<'_>) {
-        let (unheard, returns) = (self.session.has_unheard(), self.looks_for_broker());
+        let expires = self.session.kept.as_ref().and_then(|kept| kept.next_expiry());
+        let due = self.looks_for_broker().into_iter().chain(expires).min();
+        let unheard = self.session.has_unheard();
         let Self { sleepers, stack, sets, pumped, within_host, stalled, timers, .. } = self;
         let (looked, stalled) = (*pumped, *stalled);
-        let around = Around { stack, sets, unheard, returns, looked, within_host, stalled, timers };
+        let around = Around { stack, sets, unheard, due, looked, within_host, stalled, timers };
         (sleepers, around)
     }
 }

@@ -23,6 +23,7 @@ use super::handover::to_file;
 use super::sleep::readable;
 use super::{Process, bound, kernel, now, socket_descriptor, sys, table};
 use crate::any_link::AnyLink;
+use crate::numbers;
 use crate::socket::{Arrival, Side, SocketId, SocketState};
 use crate::table::Entry;
 
@@ -179,7 +180,7 @@ impl Process {
         let (queued, remote, file) = (socket.queued, connection.remote(), to_file(&connection, socket)?);
         let (held, calls) = ((id, socket.generation), socket.holders);
         let backing = kernel::new_tcp_socket(socket.v6, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK);
-        let backing = kernel::move_up(backing.map_err(|error| error.to_string())?);
+        let backing = numbers::move_up(backing.map_err(|error| error.to_string())?);
         let client = self.session.client.as_mut().ok_or("there is no broker")?;
         client.hand_over(backing.as_fd(), file.as_fd()).map_err(|error| error.to_string())?;
         self.statistics.handovers += 1;
@@ -191,7 +192,7 @@ impl Process {
                 sys::close(descriptor);
             }
         } else if calls > 0 {
-            self.elsewhere().add(held, kernel::make_internal(backing), calls);
+            self.elsewhere().add(held, numbers::make_internal(backing), calls);
         }
         self.stack.depart(id);
         Ok(())

@@ -7,8 +7,8 @@ use overfly_profile::rules::Direction;
 use overfly_wire::MacAddr;
 use rustix::io::Errno;
 
-use super::kept::Need;
-use super::ports::SharedPort;
+use super::kept::{Kept, Need};
+use super::ports::{SharedPort, SharedPorts};
 use super::session::Session;
 use super::{Process, has_addresses_of_its_own};
 use crate::kernel::{self, now};
@@ -150,17 +150,25 @@ impl Process {
         let Self { stack, shared_ports, options, session: Session { kept, .. }, .. } = self;
         let now = now();
         let reuse = options.tcp_shared_local_ports_reuse_fast != 0;
-        // Those that do not rest go first.
-        let rests = |port| !reuse && kept.as_ref().is_some_and(|kept| kept.rests(now, (port, remote)));
         let source = if from.is_unspecified() { own } else { Some(from) };
         let is_free =
             |port| source.is_some_and(|source| stack.is_free(SocketAddr::new(source, port), remote, reuse));
-        let mut choose =
-            |is_good: &dyn Fn(u16) -> bool| shared_ports.choose(options, from, remote.is_ipv4(), is_good);
-        let shared = match choose(&|port| !rests(port) && is_free(port)) {
-            SharedPort::Exhausted => choose(&is_free),
-            chosen => chosen,
+        let mut kept = kept.as_deref_mut().filter(|_| from.is_unspecified());
+        let used_before = |kept: &mut Option<&mut Kept>, ports: &SharedPorts, at_once| {
+            let port = kept.as_mut()?.next_port(now, remote, at_once).filter(|&port| is_free(port))?;
+            Some(SharedPort::Chosen(port, ports.holder(anywhere(remote, port))?))
         };
+        // Ends that were granted, then new ones, then those that should rest.
+        let shared = used_before(&mut kept, shared_ports, reuse).unwrap_or_else(|| {
+            let rests = |port| kept.as_ref().is_some_and(|kept| kept.rests(now, (port, remote)));
+            let is_fresh = |port| is_free(port) && !rests(port);
+            match shared_ports.choose(options, from, remote.is_ipv4(), is_fresh) {
+                SharedPort::Exhausted => {
+                    used_before(&mut kept, shared_ports, true).unwrap_or(SharedPort::Exhausted)
+                }
+                chosen => chosen,
+            }
+        });
         match shared {
             SharedPort::Chosen(port, holder) => {
                 self.statistics.shared_port_connects += 1;

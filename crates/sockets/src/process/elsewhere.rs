@@ -2,9 +2,8 @@
 
 use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd};
 
+use crate::descriptors;
 use crate::socket::SocketId;
-use crate::sys;
-use crate::table::{self, Entry};
 
 /// Calls that wait for connections whose last descriptor was closed, and which are the kernel's.
 pub(crate) struct Elsewhere(Vec<Moved>);
@@ -44,7 +43,5 @@ impl Elsewhere {
 }
 
 fn close(moved: Moved) {
-    let descriptor = moved.descriptor.into_raw_fd();
-    table::enter(descriptor, Entry::Kernel);
-    sys::close(descriptor);
+    descriptors::close(moved.descriptor.into_raw_fd());
 }

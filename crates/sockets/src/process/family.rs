@@ -24,6 +24,7 @@ use super::ended::{Closed, Ended};
 use super::several::Waiting;
 use crate::interest::SetId;
 use crate::kernel::{self, now};
+use crate::numbers;
 use crate::socket::{SocketId, SocketState, canonical};
 use crate::sys;
 use crate::table::{self, Entry};
@@ -106,7 +107,7 @@ impl Process {
         }
         let channel = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
         if let Ok((ours, theirs)) = channel {
-            self.family.newborn = Some([kernel::move_up(ours), kernel::move_up(theirs)]);
+            self.family.newborn = Some([numbers::move_up(ours), numbers::move_up(theirs)]);
         }
     }
 
@@ -141,7 +142,7 @@ impl Process {
             Some(requests) => requests,
             None => {
                 let requests = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-                family.requests.insert(kernel::make_internal(requests))
+                family.requests.insert(numbers::make_internal(requests))
             }
         };
         let fork = epoll::EventData::new_u64(family.forks.into());
@@ -171,6 +172,7 @@ impl Process {
     /// The fork happened, and this is the child: what its parent has to say to its other children is not for it. Returns
     /// the number of the ancestor that has its connections.
     pub(super) fn become_child(&mut self) -> u32 {
+        numbers::begin_as_child();
         let family = &mut self.family;
         family.heirs.clear();
         family.closed.clear();
@@ -205,7 +207,7 @@ impl Process {
                 (calls > 0).then(|| rustix::io::fcntl_dupfd_cloexec(kernel::borrow(socket.descriptor), 0));
             if self.hand_over(id).is_ok() {
                 if let Some(Ok(descriptor)) = kept {
-                    self.family.elsewhere.add(held, kernel::make_internal(descriptor), calls);
+                    self.family.elsewhere.add(held, numbers::make_internal(descriptor), calls);
                 }
                 return true;
             }

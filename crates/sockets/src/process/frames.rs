@@ -2,6 +2,8 @@
 
 use core::time::Duration;
 
+use overfly_engine::State;
+
 use super::session::Session;
 use super::{Process, around, contexts, spin};
 use crate::kernel::now;
@@ -96,28 +98,47 @@ impl Process {
 
     pub(super) fn after_output(&mut self) {
         contexts::set_pending(self.context, false);
-        let Self { stack, session: Session { client, kept, .. }, descriptors, .. } = self;
+        let Self { stack, session: Session { client, kept, .. }, descriptors, options, .. } = self;
         let (mut over, mut released) = (Vec::new(), Vec::new());
-        stack.disconnected(|side, local, remote, descriptor| {
-            if side == Side::Network {
-                over.push((local.port(), remote));
-            }
+        let reuse = options.tcp_shared_local_ports_reuse_fast != 0;
+        stack.disconnected(|side, local, remote, state, descriptor| {
             if descriptor >= 0 {
                 released.push(descriptor);
             }
+            let ends = (local.port(), remote);
+            let serves_again = match state {
+                None => true,
+                Some(State::TimeWait) => reuse,
+                // The next connection between them has begun already.
+                Some(_) => return,
+            };
+            let is_kept = side == Side::Network
+                && kept.as_mut().is_some_and(|kept| {
+                    if !serves_again {
+                        kept.forget(ends);
+                    }
+                    serves_again && kept.ended(now(), ends)
+                });
+            if side == Side::Network && !is_kept {
+                over.push(ends);
+            }
         });
+        let ended = over.len();
         if let Some(kept) = kept {
-            let now = now();
-            over.retain(|&ends| !kept.ended(now, ends));
-            over.extend(core::iter::from_fn(|| kept.expired(now)));
+            over.extend(core::iter::from_fn(|| kept.expired(self.pumped, false)));
         }
+        let rests = over.len() > ended && kept.as_ref().is_some_and(|kept| kept.next_expiry().is_none());
+        let any = !over.is_empty();
         if let Some(client) = client
-            && !over.is_empty()
+            && any
         {
             let _ = client.disconnect_flows(&over);
         }
         for descriptor in released {
             descriptors.release(descriptor);
+        }
+        if any {
+            self.sweep_ports(rests);
         }
     }
 

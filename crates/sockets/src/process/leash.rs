@@ -9,7 +9,7 @@ use rustix::process::{Signal, getpid, kill_process};
 
 use super::Process;
 use super::away::NoStack;
-use crate::kernel;
+use crate::numbers;
 use crate::sys;
 use crate::table::{self, Entry};
 
@@ -44,7 +44,7 @@ impl Process {
     pub(super) fn try_connect_leash(&mut self) -> Result<(), Error> {
         let Some(environment) = &self.session.environment else { return Ok(()) };
         let mut leash = Leash::connect(environment)?;
-        leash.move_up(kernel::high_number());
+        numbers::out_of_the_way(|least| leash.move_up(least));
         table::enter(leash.as_fd().as_raw_fd(), Entry::Internal);
         self.session.leash = Some(leash);
         Ok(())

@@ -8,7 +8,7 @@ use super::Process;
 use super::pairs::{Heir, NOWHERE, Verb};
 use crate::socket::{Arrival, Side};
 use crate::table::{self, Entry};
-use crate::{kernel, sys};
+use crate::{kernel, numbers, sys};
 
 impl Process {
     /// Asks every other process that listens at `local` whether it would have a connection that waits there. Who would says so later
@@ -53,7 +53,7 @@ impl Process {
 
     /// A connection that another process gave, since its own threads are busy.
     pub(super) fn accept_given(&mut self, local: SocketAddr, remote: SocketAddr, socket: OwnedFd) {
-        let descriptor = kernel::move_up(socket).into_raw_fd();
+        let descriptor = numbers::move_up(socket).into_raw_fd();
         if self.stack.arrive(local, Arrival { descriptor, remote }) {
             // Not the program's until it accepts it.
             table::enter(descriptor, Entry::Internal);

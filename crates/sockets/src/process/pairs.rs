@@ -16,6 +16,7 @@ use super::contexts::at;
 use super::family::{ALL_SIGNALS_BUT_LIBCS, REQUEST_LEN, ends, request};
 use super::handover::{shut_beforehand, to_file};
 use crate::kernel::{self, now};
+use crate::numbers;
 use crate::socket::{Arrival, SocketId};
 use crate::sys;
 use crate::table::{self, Entry};
@@ -233,7 +234,7 @@ impl Process {
                 let closed = self.stack.socket(end.id);
                 let (held, calls) = ((end.id, closed.generation), closed.holders);
                 if calls > 0 {
-                    self.elsewhere().add(held, kernel::make_internal(socket), calls);
+                    self.elsewhere().add(held, numbers::make_internal(socket), calls);
                 }
                 self.stack.depart(end.id);
             }
@@ -250,7 +251,7 @@ impl Process {
                     None => false,
                 };
                 if !passed {
-                    let descriptor = kernel::move_up(socket).into_raw_fd();
+                    let descriptor = numbers::move_up(socket).into_raw_fd();
                     if self.stack.replace_queued(end.id, Arrival { descriptor, remote }) {
                         table::enter(descriptor, Entry::Internal);
                     } else {
@@ -449,7 +450,7 @@ impl Process {
     /// There are links to other processes: the thread that answers them begins.
     pub(super) fn start_to_answer(&mut self) -> Result<(), Errno> {
         let Some(doorbell) = self.loopback().map(|loopback| loopback.calls_doorbell()) else { return Ok(()) };
-        let doorbell = kernel::make_internal(rustix::io::fcntl_dupfd_cloexec(doorbell, 0)?);
+        let doorbell = numbers::make_internal(rustix::io::fcntl_dupfd_cloexec(doorbell, 0)?);
         let context = self.context;
         let mask = sys::set_signal_mask(ALL_SIGNALS_BUT_LIBCS);
         let thread = std::thread::Builder::new()

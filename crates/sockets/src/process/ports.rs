@@ -2,24 +2,46 @@
 //! there are ports to each peer, instead of altogether, and no system calls to get one.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::os::fd::{AsRawFd, OwnedFd};
+use core::time::Duration;
+use std::collections::HashSet;
+use std::os::fd::IntoRawFd;
 
+use overfly_engine::Instant;
 use overfly_profile::options::Options;
 
-use crate::kernel;
+use super::Process;
+use super::session::Session;
+use crate::descriptors;
+use crate::kernel::{self, now};
+use crate::numbers;
+
+/// How many ports are looked at for one that is free, where a connection may have a port of its own instead.
+const LOOKS: usize = 8;
+/// How often is looked for ports that nobody needs any more.
+const SWEEP: Duration = Duration::from_secs(2);
 
 /// The shared ports of a process.
 pub(crate) struct SharedPorts {
     pools: Vec<Pool>,
+    swept: Option<Instant>,
 }
 
 /// Those of one local address, or of all of a family.
 struct Pool {
     address: IpAddr,
     /// Each with the kernel's socket that keeps it from others.
-    ports: Vec<(u16, OwnedFd)>,
+    ports: Vec<(u16, Holder)>,
     /// Whose turn it is.
     turn: usize,
+}
+
+/// The kernel's socket that keeps a port from others.
+struct Holder(i32);
+
+impl Drop for Holder {
+    fn drop(&mut self) {
+        descriptors::close(self.0);
+    }
 }
 
 /// What [`SharedPorts::choose`] found.
@@ -35,7 +57,7 @@ pub(crate) enum SharedPort {
 
 impl SharedPorts {
     pub(crate) const fn new() -> Self {
-        Self { pools: Vec::new() }
+        Self { pools: Vec::new(), swept: None }
     }
 
     /// A shared port for a connection from `from` (unspecified: the route says where from), over IPv4 or IPv6, that
@@ -68,8 +90,9 @@ impl SharedPorts {
                 &mut self.pools[last]
             }
         };
+        let looks = if options.tcp_shared_local_ports_no_fallback != 0 { usize::MAX } else { LOOKS };
         loop {
-            if let Some((port, holder)) = pool.next(&is_free) {
+            if let Some((port, holder)) = pool.next(looks, &is_free) {
                 return SharedPort::Chosen(port, holder);
             }
             if !pool.grow(options.tcp_shared_local_ports_step as usize, most) {
@@ -87,32 +110,81 @@ impl SharedPorts {
                 || pool.address.is_unspecified() && pool.address.is_ipv4() == local.is_ipv4()
         });
         let mut ports = pools.flat_map(|pool| &pool.ports);
-        ports.find(|(port, _)| *port == local.port()).map(|(_, holder)| holder.as_raw_fd())
+        ports.find(|(port, _)| *port == local.port()).map(|(_, holder)| holder.0)
+    }
+
+    /// Gives up all but the first `least` of each address that are not `needed`. True if there were any.
+    fn retain(&mut self, least: usize, needed: &HashSet<u16>) -> bool {
+        let mut any = false;
+        for pool in &mut self.pools {
+            let (before, mut left) = (pool.ports.len(), pool.ports.len());
+            pool.ports.retain(|(port, _)| {
+                let goes = left > least && !needed.contains(port);
+                left -= usize::from(goes);
+                !goes
+            });
+            pool.turn = 0;
+            any |= pool.ports.len() < before;
+        }
+        any
+    }
+}
+
+impl Process {
+    /// From time to time, and where nothing is kept any more, the kernel gets shared ports back that no connection has and nothing is kept
+    /// for.
+    pub(super) fn sweep_ports(&mut self, rests: bool) {
+        let now = now();
+        if rests || self.shared_ports.swept.is_none_or(|swept| now >= swept + SWEEP) {
+            self.shared_ports.swept = Some(now);
+            self.give_ports_back();
+        }
+    }
+
+    /// The program needs descriptors: the kernel gets back what only waits for another connection. True if there was any.
+    pub(crate) fn give_back_descriptors(&mut self) -> bool {
+        let Session { client, kept, .. } = &mut self.session;
+        if let (Some(client), Some(kept)) = (client, kept) {
+            let over: Vec<_> = core::iter::from_fn(|| kept.expired(now(), true)).collect();
+            if !over.is_empty() {
+                let _ = client.disconnect_flows(&over);
+            }
+        }
+        let any = self.descriptors.give_back();
+        self.give_ports_back() || any
+    }
+
+    fn give_ports_back(&mut self) -> bool {
+        let least = self.options.tcp_shared_local_ports as usize;
+        if self.shared_ports.pools.iter().all(|pool| pool.ports.len() <= least) {
+            return false;
+        }
+        let mut needed: HashSet<u16> = self.stack.ports_of_active_opens().collect();
+        needed.extend(self.session.kept.iter().flat_map(|kept| kept.ports()));
+        self.shared_ports.retain(least, &needed)
     }
 }
 
 impl Pool {
-    /// The next port in turn that is free.
-    fn next(&mut self, is_free: impl Fn(u16) -> bool) -> Option<(u16, i32)> {
-        for _ in 0..self.ports.len() {
+    /// The next port in turn that is free, of so many.
+    fn next(&mut self, looks: usize, is_free: impl Fn(u16) -> bool) -> Option<(u16, i32)> {
+        for _ in 0..self.ports.len().min(looks) {
             self.turn = (self.turn + 1) % self.ports.len();
             let (port, holder) = &self.ports[self.turn];
             if is_free(*port) {
-                return Some((*port, holder.as_raw_fd()));
+                return Some((*port, holder.0));
             }
         }
         None
     }
 
-    /// Takes more ports, up to `most` in all and to a quarter of the descriptors that the program may have. False if there
-    /// is none more.
+    /// Takes more ports, up to `most` in all and as long as there are descriptors to spare. False if there is none more.
     fn grow(&mut self, count: usize, most: usize) -> bool {
         let before = self.ports.len();
-        let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(1024) / 4;
-        let most = most.min(usize::try_from(limit).unwrap_or(most));
+        let most = most.min(usize::try_from(numbers::to_spare()).unwrap_or(most));
         for _ in before..before.saturating_add(count).min(most) {
             let Ok((port, socket)) = kernel::reserve_port(self.address) else { break };
-            self.ports.push((port, kernel::make_internal(socket)));
+            self.ports.push((port, Holder(numbers::make_internal(socket).into_raw_fd())));
         }
         // The newest are tried first.
         self.turn = before.saturating_sub(1);

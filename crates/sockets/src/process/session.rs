@@ -9,7 +9,7 @@ use overfly_engine::Instant;
 
 use super::away::{Away, NoStack};
 use super::kept::Kept;
-use crate::kernel;
+use crate::numbers;
 use crate::table::{self, Entry};
 
 /// The session of one context.
@@ -72,7 +72,7 @@ impl Session {
     pub(super) fn greet(&self) -> Result<Greeted, Error> {
         // Nothing: the program was not started with `overfly run`.
         let mut greeted = Greeted::new(self.environment.as_deref().unwrap_or_default())?;
-        greeted.move_up(kernel::high_number());
+        numbers::out_of_the_way(|least| greeted.move_up(least));
         table::enter(greeted.as_fd().as_raw_fd(), Entry::Internal);
         Ok(greeted)
     }

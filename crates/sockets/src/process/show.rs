@@ -11,7 +11,8 @@ use overfly_link::Link;
 
 use super::Process;
 use crate::bound;
-use crate::kernel::{self, now};
+use crate::kernel::now;
+use crate::numbers;
 use crate::socket::Side;
 use crate::stack::Stack;
 use crate::table::{self, Entry};
@@ -27,7 +28,7 @@ impl Process {
             let shown = client.show();
             self.session.client = Some(client);
             let Ok((memory, doorbell)) = shown else { return };
-            self.stack.show = Show::open(&memory, kernel::make_internal(doorbell)).ok();
+            self.stack.show = Show::open(&memory, numbers::make_internal(doorbell)).ok();
         }
         let mut names = Vec::new();
         self.each_counter(|group, name, _| names.push(format!("{group}.{name}")));

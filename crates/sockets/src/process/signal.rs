@@ -5,6 +5,7 @@ use std::os::fd::IntoRawFd;
 use rustix::event::EventfdFlags;
 
 use crate::kernel;
+use crate::numbers;
 use crate::sys;
 use crate::table::{self, Entry};
 
@@ -12,7 +13,7 @@ use crate::table::{self, Entry};
 pub(super) fn make() -> Option<i32> {
     let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
     let signal = rustix::event::eventfd(0, flags).ok()?;
-    Some(kernel::make_internal(signal).into_raw_fd())
+    Some(numbers::make_internal(signal).into_raw_fd())
 }
 
 pub(super) fn raise(signal: i32) {

@@ -10,6 +10,7 @@ use rustix::time::{
 
 use super::signal;
 use crate::kernel;
+use crate::numbers;
 use crate::sleepers::Timer;
 
 /// Those of a context.
@@ -31,7 +32,7 @@ impl Timers {
             return Ok(made);
         }
         let flags = TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK;
-        let made = kernel::make_internal(timerfd_create(TimerfdClockId::Monotonic, flags)?).into_raw_fd();
+        let made = numbers::make_internal(timerfd_create(TimerfdClockId::Monotonic, flags)?).into_raw_fd();
         self.0[timer as usize] = Some(made);
         Ok(made)
     }

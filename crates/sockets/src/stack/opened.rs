@@ -18,27 +18,40 @@ impl<T: Link> Stack<T> {
         self.interfaces[Side::Network.index()].as_ref()?.transport.changes()
     }
 
-    /// Active opens that are over, with their ends and the backing descriptor that waited for it or -1. One that waits for its peer's
-    /// FIN is not, though the engine has let go of its socket: the kernel would answer that FIN with RST.
-    pub fn disconnected(&mut self, mut each: impl FnMut(Side, SocketAddr, SocketAddr, i32)) {
+    /// Active opens that are over, with their ends, the state that the engine has still between them, and the backing descriptor that
+    /// waited for it or -1. One that waits for its peer's FIN is not, though the engine has let go of its socket: the kernel would answer
+    /// that FIN with RST.
+    pub fn disconnected(&mut self, mut each: impl FnMut(Side, SocketAddr, SocketAddr, Option<State>, i32)) {
         if self.sockets.after_callbacks.is_empty() {
             return;
         }
         let interfaces = &self.interfaces;
-        let waits = |side: Side, local, remote| {
-            let state = interfaces[side.index()]
-                .as_ref()
-                .and_then(|interface| interface.engine.state_between(local, remote));
-            state == Some(State::FinWait2)
-        };
         self.sockets.after_callbacks.retain(|after| match *after {
-            AfterCallback::Disconnected { side, local, remote, .. } if waits(side, local, remote) => true,
             AfterCallback::Disconnected { side, local, remote, descriptor } => {
-                each(side, local, remote, descriptor);
-                false
+                let interface = interfaces[side.index()].as_ref();
+                let state = interface.and_then(|interface| interface.engine.state_between(local, remote));
+                let waits = state == Some(State::FinWait2);
+                if !waits {
+                    each(side, local, remote, state, descriptor);
+                }
+                waits
             }
             AfterCallback::Abort(..) | AfterCallback::Push(_) => true,
         });
+    }
+
+    /// Local ports of connections that the program has opened through the interface and that are not over.
+    pub(crate) fn ports_of_active_opens(&self) -> impl Iterator<Item = u16> {
+        let open = self
+            .sockets
+            .ids()
+            .map(|id| self.sockets.at(id))
+            .filter(|socket| socket.flow.is_some() && !socket.passive && socket.side == Side::Network);
+        let waiting = self.sockets.after_callbacks.iter().filter_map(|after| match after {
+            AfterCallback::Disconnected { side: Side::Network, local, .. } => Some(local.port()),
+            _ => None,
+        });
+        open.map(|socket| socket.local.port()).chain(waiting)
     }
 
     /// Connections that the program holds and that are over.

@@ -1,5 +1,7 @@
 //! How connections end: by FIN, by RST, and by close() with something left.
 
+use overfly_engine::State;
+
 use super::*;
 
 #[test]
@@ -98,4 +100,39 @@ fn a_connection_is_over_when_both_have_closed() {
     assert!(bench.server.is_over(server) && bench.client.is_over(client));
     assert_eq!(bench.server.shutdown(server, true, true), Err(Errno::NOTCONN));
     assert_eq!(bench.client.shutdown(client, true, true), Err(Errno::NOTCONN));
+}
+
+/// In TIME-WAIT a connection whose descriptor is still open may have given its ends to the next one (EF_TCP_SHARED_LOCAL_PORTS_REUSE_FAST):
+/// their frames go on to come here when it is closed.
+#[test]
+fn ends_that_serve_the_next_connection_are_not_over() {
+    let mut bench = Bench::new();
+    let (first, server) = bench.pair();
+    bench.client.shutdown(first, false, true).unwrap();
+    bench.settle();
+    bench.server.close(server);
+    bench.settle();
+    let local = bench.client.socket(first).local;
+    assert!(!bench.client.is_free(local, SERVER, false) && bench.client.is_free(local, SERVER, true));
+    let next = bench.client.open(7, false, true).unwrap();
+    bench
+        .client
+        .connect(bench.now, Side::Network, next, local, SERVER, SERVER_MAC, Settings::DEFAULT)
+        .unwrap();
+    bench.settle();
+    bench.client.close(first);
+    bench.settle();
+    let mut over = Vec::new();
+    let mut told = |bench: &mut Bench| {
+        bench.client.disconnected(|_, local, remote, state, _| over.push((local, remote, state)));
+        over.len()
+    };
+    assert_eq!(told(&mut bench), 1);
+    let server = bench.accept().unwrap();
+    bench.server.close(server);
+    bench.settle();
+    bench.client.close(next);
+    bench.settle();
+    assert_eq!(told(&mut bench), 2);
+    assert_eq!(over, [(local, SERVER, Some(State::Established)), (local, SERVER, None)]);
 }

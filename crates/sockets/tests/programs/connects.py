@@ -3,13 +3,53 @@
 usage: connects.py PEER PORT WORD...
 
 WORD is a number of connections; `wait`, for a line on standard input; `hold`, to open one that stays, and have the kernel go on with it
-by a fork; `held`, to use that one. Says for each word what came of it: how many were opened, from how many ports.
+by a fork; `held`, to use that one; `most`, to open as many at once as there are descriptors for, and close them; `descriptors`, to count
+those that the kernel knows of; `child`, to count those of a child that has opened a connection; `sleep`, for three seconds; `limit`, to
+have 100 at most, and `hard`, so that nobody can have more. Says for each word what came of it: how many were opened, from how many ports.
 """
+import errno
 import os
+import resource
 import socket
 import sys
+import time
 
 PEER = (sys.argv[1], int(sys.argv[2]))
+
+
+def count_descriptors():
+    return len(os.listdir("/proc/self/fd"))
+
+
+def open_most():
+    connections = []
+    try:
+        while True:
+            connections.append(socket.create_connection(PEER, 5))
+    except OSError as error:
+        assert error.errno == errno.EMFILE, error
+    for connection in connections:
+        connection.sendall(b"x")
+        while connection.recv(2):
+            pass
+        connection.close()
+    return len(connections)
+
+
+def count_in_child():
+    reader, writer = os.pipe()
+    if os.fork() == 0:
+        before = count_descriptors()
+        socket.create_connection(PEER, 5).close()
+        os.write(writer, b"%d %d" % (before, count_descriptors()))
+        os._exit(0)
+    os.wait()
+    said = os.read(reader, 100).decode()
+    os.close(reader)
+    os.close(writer)
+    return said
+
+
 held = child = None
 for word in sys.argv[3:]:
     if word == "wait":
@@ -34,6 +74,19 @@ for word in sys.argv[3:]:
         os.waitpid(child, 0)
         held.close()
         print("done", flush=True)
+    elif word == "most":
+        print(open_most(), flush=True)
+    elif word == "descriptors":
+        print(count_descriptors(), flush=True)
+    elif word == "child":
+        print(count_in_child(), flush=True)
+    elif word == "sleep":
+        time.sleep(3)
+        print("slept", flush=True)
+    elif word in ("limit", "hard"):
+        most = resource.getrlimit(resource.RLIMIT_NOFILE)[1] if word == "limit" else 100
+        resource.setrlimit(resource.RLIMIT_NOFILE, (100, most))
+        print("limited", flush=True)
     else:
         ports, opened, said = set(), 0, ""
         for _ in range(int(word)):
