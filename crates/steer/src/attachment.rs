@@ -749,14 +749,6 @@ impl Attachment {
         Ok(())
     }
 
-    /// A neighbour has come, moved or gone.
-    pub(crate) fn note_neighbor(&mut self, neighbor: &Neighbor) -> Result<(), Error> {
-        if neighbor.interface != self.interface.index {
-            return Ok(());
-        }
-        self.program.set_neighbor(neighbor.address, neighbor.mac)
-    }
-
     /// Has the kernel ask whether gateways are still where they were, where it does not know by now: what stacks send it does not
     /// see, and a gateway that was replaced in silence would never be missed.
     pub(crate) fn confirm_gateways(&mut self) -> Result<(), Error> {

@@ -260,9 +260,11 @@ impl Steering {
     fn follow(&mut self, changes: &Changes) -> Result<(), Error> {
         let mut attachment = lock(&self.attachment);
         attachment.forget_ways();
-        let mut result = Ok(());
+        let (mut result, mut differs) = (Ok(()), changes.others);
         for neighbor in &changes.neighbors {
-            result = result.and(attachment.note_neighbor(neighbor));
+            let noted = attachment.note_neighbor(neighbor);
+            differs |= *noted.as_ref().unwrap_or(&true);
+            result = result.and(noted.map(drop));
         }
         if changes.others {
             let (renewed, news) = renewal::follow(&mut attachment);
@@ -276,7 +278,9 @@ impl Steering {
             self.renewed |= *renewed.as_ref().unwrap_or(&false);
             result = result.and(renewed.map(|_| ()));
         }
-        attachment.note_change();
+        if differs {
+            attachment.note_change();
+        }
         result
     }
 

@@ -93,8 +93,7 @@ fn role() {
         return;
     }
     if let Some(port) = role.strip_prefix("thief:") {
-        let mut client = Client::connect(&environment).unwrap();
-        let _link = XdpLink::open(client.open_stack().unwrap().into_xdp().unwrap()).unwrap();
+        let (mut client, _link) = join(&environment);
         let remote = SocketAddrV4::new(CLIENT, port.parse().unwrap());
         println!("\nfetched {:?}", client.fetch_flow(HTTP.into(), remote.into()).is_ok());
         return;
@@ -103,8 +102,7 @@ fn role() {
     // Whoever has the secret needs no privilege at all.
     rustix::thread::set_thread_uid(rustix::process::Uid::from_raw(65534)).unwrap();
     assert!(std::fs::read("/etc/shadow").is_err());
-    let mut client = Client::connect(&environment).unwrap();
-    let mut link = XdpLink::open(client.open_stack().unwrap().into_xdp().unwrap()).unwrap();
+    let (mut client, mut link) = join(&environment);
     // Of the addresses, nobody has but those that the kernel gave him.
     assert_eq!(refused(client.listen(Protocol::Tcp, HTTP.into(), true)), Refusal::Other);
     let socket = listener();
@@ -202,6 +200,13 @@ fn wait_until(what: &str, mut condition: impl FnMut() -> bool) {
     }
 }
 
+/// A program with a stack.
+fn join(environment: &str) -> (Client, XdpLink) {
+    let mut client = Client::connect(environment).unwrap();
+    let link = XdpLink::open(client.open_stack().unwrap().into_xdp().unwrap()).unwrap();
+    (client, link)
+}
+
 fn broker(lab: &Lab) -> Broker {
     lab.server.within(|| Broker::start(Attachment::attach(INTERFACE, OPTIONS).unwrap()).unwrap())
 }
@@ -284,8 +289,7 @@ fn two_clients_share_a_listener_and_the_rest_goes_on_when_one_leaves() {
     lab.server.enter();
     let mut clients: Vec<(Client, XdpLink)> = (0..2)
         .map(|_| {
-            let mut client = Client::connect(broker.environment()).unwrap();
-            let link = XdpLink::open(client.open_stack().unwrap().into_xdp().unwrap()).unwrap();
+            let (mut client, link) = join(broker.environment());
             client.listen(Protocol::Tcp, HTTP.into(), true).unwrap();
             (client, link)
         })
@@ -324,8 +328,7 @@ fn a_stack_fetches_a_connection_of_its_own_process() {
     let broker = broker(&lab);
     lab.server.enter();
     let mut clients = [(); 2].map(|()| {
-        let mut client = Client::connect(broker.environment()).unwrap();
-        let link = XdpLink::open(client.open_stack().unwrap().into_xdp().unwrap()).unwrap();
+        let (client, link) = join(broker.environment());
         (client, link)
     });
     clients[0].0.listen(Protocol::Tcp, HTTP.into(), true).unwrap();
@@ -354,8 +357,7 @@ fn all_stacks_taken_is_said_and_the_places_come_back() {
     for _ in 0..3 {
         let mut clients = Vec::new();
         for _ in 0..OPTIONS.stacks {
-            let mut client = Client::connect(broker.environment()).unwrap();
-            let link = XdpLink::open(client.open_stack().unwrap().into_xdp().unwrap()).unwrap();
+            let (client, link) = join(broker.environment());
             clients.push((link, client));
         }
         let mut late = Client::connect(broker.environment()).unwrap();
@@ -378,8 +380,7 @@ fn a_listener_everywhere_follows_the_interfaces_addresses() {
     let lab = Lab::new(1);
     let broker = broker(&lab);
     lab.server.enter();
-    let mut client = Client::connect(broker.environment()).unwrap();
-    let mut link = XdpLink::open(client.open_stack().unwrap().into_xdp().unwrap()).unwrap();
+    let (mut client, mut link) = join(broker.environment());
     client.listen(Protocol::Tcp, "0.0.0.0:8080".parse().unwrap(), true).unwrap();
     let second = Ipv4Addr::new(10, 99, 0, 9);
     assert!(matches!(
@@ -413,8 +414,7 @@ fn an_active_open_gets_its_route_and_its_frames() {
     let lab = Lab::new(2);
     let broker = broker(&lab);
     lab.server.enter();
-    let mut client = Client::connect(broker.environment()).unwrap();
-    let mut link = XdpLink::open(client.open_stack().unwrap().into_xdp().unwrap()).unwrap();
+    let (mut client, mut link) = join(broker.environment());
     let remote = SocketAddr::new(CLIENT.into(), 80);
     let route = client.connect_flow(Protocol::Tcp, 40_000, remote).unwrap();
     assert_eq!(route.source, SERVER);
@@ -497,9 +497,7 @@ fn connections_end_in_numbers() {
     let lab = Lab::new(2);
     let broker = broker(&lab);
     lab.server.enter();
-    let [mut client, mut other] = [(), ()].map(|()| Client::connect(broker.environment()).unwrap());
-    let _links = [&mut client, &mut other]
-        .map(|client| XdpLink::open(client.open_stack().unwrap().into_xdp().unwrap()).unwrap());
+    let [(mut client, _link), (mut other, _others)] = [(), ()].map(|()| join(broker.environment()));
     let remote = SocketAddr::new(CLIENT.into(), 80);
     // More than are said at once.
     let flows: Vec<_> = (40_000..40_300_u16).map(|port| (port, remote)).collect();
@@ -523,15 +521,27 @@ fn a_way_that_has_changed_is_the_next_connections() {
     let lab = Lab::new(1);
     let broker = broker(&lab);
     lab.server.enter();
-    let mut client = Client::connect(broker.environment()).unwrap();
-    let _link = XdpLink::open(client.open_stack().unwrap().into_xdp().unwrap()).unwrap();
+    let (mut client, link) = join(broker.environment());
     let remote = SocketAddr::new(CLIENT.into(), 80);
-    for last in 1..30_u8 {
+    let moves = |last: u8, state| {
         let mac = MacAddr([2, 0, 0, 0, 0, last]);
-        lab.server.run(&format!("neigh replace {CLIENT} lladdr {mac} dev {INTERFACE} nud permanent"));
+        lab.server.run(&format!("neigh replace {CLIENT} lladdr {mac} dev {INTERFACE} nud {state}"));
+        mac
+    };
+    for last in 1..30_u8 {
+        let mac = moves(last, "permanent");
         let route = client.connect_flow(Protocol::Tcp, 40_000 + u16::from(last), remote).unwrap();
         assert_eq!(route.next_hop, mac);
     }
+    // Stacks hear of that, and not of a neighbour who is where he was.
+    let pause = || std::thread::sleep(Duration::from_millis(300));
+    pause();
+    let before = link.changes();
+    moves(29, "stale");
+    pause();
+    assert_eq!(link.changes(), before);
+    moves(30, "stale");
+    wait_until("stacks hear of it", || link.changes() > before);
 }
 
 #[test]
@@ -542,11 +552,7 @@ fn a_program_that_joined_is_let_go_with_its_lease() {
     let lease = Lease::at_interface(INTERFACE).unwrap().expect("a broker");
     let environment = lease.environment().to_owned();
     assert_ne!(environment, broker.environment());
-    let mut first = Client::connect(broker.environment()).unwrap();
-    let mut second = Client::connect(&environment).unwrap();
-    for client in [&mut first, &mut second] {
-        drop(XdpLink::open(client.open_stack().unwrap().into_xdp().unwrap()).unwrap());
-    }
+    let [(mut first, _), (mut second, _)] = [broker.environment(), &environment].map(join);
     assert_eq!(broker.attachment().open_stacks(), 2);
     assert!(lease.leave(), "the broker's own program stays");
     assert!(second.refresh_interface().is_err(), "its processes are hung up on");
@@ -686,8 +692,7 @@ fn nonsense_is_counted_and_harms_nobody() {
         }
     }
     wait_until("it is given up", || broker.counters().answers_undelivered >= 1);
-    let mut client = Client::connect(&environment).unwrap();
-    let mut link = XdpLink::open(client.open_stack().unwrap().into_xdp().unwrap()).unwrap();
+    let (mut client, mut link) = join(&environment);
     client.listen(Protocol::Tcp, HTTP.into(), true).unwrap();
     knock(&lab, HTTP);
     assert_eq!(link.receive(64, |_| ()), 1);

@@ -7,10 +7,12 @@ use std::time::{Duration, Instant};
 
 use overfly_broker::Route;
 use overfly_link::xdp::Changes;
+use overfly_wire::MacAddr;
 use rustix::io::Errno;
 
 use super::{Attachment, NEIGHBOR_WAIT};
 use crate::error::Error;
+use crate::mirror::Neighbor;
 use crate::netlink::Netlink;
 use crate::program::Program;
 
@@ -20,10 +22,15 @@ const TRUST: Duration = Duration::from_millis(10);
 /// Ways that are remembered at most.
 const KNOWN_MAX: usize = 256;
 
+/// Neighbours whose places are remembered at most.
+const PLACES_MAX: usize = 4096;
+
 /// What the kernel has just said of some ways.
 #[derive(Debug)]
 pub(super) struct Known {
     ways: HashMap<IpAddr, (Instant, Route)>,
+    /// Where it has said last that neighbours are.
+    places: HashMap<IpAddr, Option<MacAddr>>,
     /// Where stacks are told that it may say something else now.
     changes: Option<Changes>,
 }
@@ -31,7 +38,7 @@ pub(super) struct Known {
 impl Known {
     pub(super) fn new(program: &Program) -> Known {
         let changes = program.pulses().ok().and_then(|pulses| Changes::open(pulses.as_fd()).ok());
-        Known { ways: HashMap::new(), changes }
+        Known { ways: HashMap::new(), places: HashMap::new(), changes }
     }
 
     fn get(&self, destination: IpAddr) -> Option<Route> {
@@ -47,6 +54,20 @@ impl Known {
 }
 
 impl Attachment {
+    /// The kernel has said where a neighbour is, or that it does not know. True unless it said so before: most that it says is of whether
+    /// it has heard of him lately.
+    pub(crate) fn note_neighbor(&mut self, neighbor: &Neighbor) -> Result<bool, Error> {
+        if neighbor.interface != self.interface.index {
+            return Ok(false);
+        }
+        self.program.set_neighbor(neighbor.address, neighbor.mac)?;
+        let places = &mut self.known.places;
+        if places.len() >= PLACES_MAX {
+            places.clear();
+        }
+        Ok(places.insert(neighbor.address, neighbor.mac) != Some(neighbor.mac))
+    }
+
     /// Something has changed: the kernel is asked again.
     pub(crate) fn forget_ways(&mut self) {
         self.known.ways.clear();
