@@ -59,15 +59,21 @@ pub(crate) fn forget_stale(descriptor: i32) {
             let _ = close_set(descriptor);
         }
         Entry::Cached(context) => at(context as usize).descriptors.give_up(descriptor),
-        Entry::Internal => process().descriptors.give_up(descriptor),
+        Entry::Internal => {
+            process().descriptors.give_up(descriptor);
+            contexts::each(|process| process.give_port_up(descriptor));
+        }
     }
 }
 
-/// The kernel has no descriptor left: gives it the cached ones. Returns whether to try again.
+/// The kernel has no descriptor left: gives it the cached ones, and those that keep shared ports. Returns whether to try again.
 pub(crate) fn descriptors_ran_out() -> bool {
     let mut any = false;
     if is_active() {
-        contexts::each(|process| any |= process.descriptors.give_back());
+        contexts::each(|process| {
+            any |= process.descriptors.give_back();
+            any |= process.give_ports_back();
+        });
     }
     any
 }

@@ -96,7 +96,8 @@ impl Process {
 
     pub(super) fn after_output(&mut self) {
         contexts::set_pending(self.context, false);
-        let Self { stack, session: Session { client, kept, .. }, descriptors, .. } = self;
+        let Self { stack, session: Session { client, kept, .. }, descriptors, shared_ports, options, .. } =
+            self;
         let (mut over, mut released) = (Vec::new(), Vec::new());
         stack.disconnected(|side, local, remote, descriptor| {
             if side == Side::Network {
@@ -109,7 +110,12 @@ impl Process {
         if let Some(kept) = kept {
             let now = now();
             over.retain(|&ends| !kept.ended(now, ends));
+            let still_live = over.len();
             over.extend(core::iter::from_fn(|| kept.expired(now)));
+            if over.len() > still_live {
+                let ports = kept.ports();
+                shared_ports.give_back(options.tcp_shared_local_ports as usize, |port| ports.contains(&port));
+            }
         }
         if let Some(client) = client
             && !over.is_empty()

@@ -2,11 +2,14 @@
 //! there are ports to each peer, instead of altogether, and no system calls to get one.
 
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, IntoRawFd, OwnedFd};
 
 use overfly_profile::options::Options;
 
+use super::Process;
 use crate::kernel;
+use crate::sys;
+use crate::table::{self, Entry};
 
 /// The shared ports of a process.
 pub(crate) struct SharedPorts {
@@ -31,6 +34,11 @@ pub(crate) enum SharedPort {
     Exhausted,
     /// Such a connection takes a port of its own.
     NotMeant,
+}
+
+fn close(holder: OwnedFd) {
+    table::enter(holder.as_raw_fd(), Entry::Kernel);
+    sys::close(holder.into_raw_fd());
 }
 
 impl SharedPorts {
@@ -89,6 +97,60 @@ impl SharedPorts {
         let mut ports = pools.flat_map(|pool| &pool.ports);
         ports.find(|(port, _)| *port == local.port()).map(|(_, holder)| holder.as_raw_fd())
     }
+
+    /// The program has something else at a descriptor's number, past the library.
+    pub(crate) fn give_up(&mut self, descriptor: i32) {
+        let lost = self.pools.iter_mut().find_map(|pool| pool.remove(descriptor));
+        let _ = lost.map(IntoRawFd::into_raw_fd);
+    }
+
+    /// The kernel gets those back that are not in use, but so many of each family. Returns whether there were any.
+    pub(crate) fn give_back(&mut self, least: usize, is_used: impl Fn(u16) -> bool) -> bool {
+        let mut any = false;
+        // Of others nobody knows whether they are.
+        for pool in self.pools.iter_mut().filter(|pool| pool.address.is_unspecified()) {
+            let mut many = pool.ports.len().saturating_sub(least);
+            let mut leaves = |port: u16| {
+                let leaves = many > 0 && !is_used(port);
+                many -= usize::from(leaves);
+                leaves
+            };
+            for (_, holder) in pool.ports.extract_if(.., |(port, _)| leaves(*port)) {
+                close(holder);
+                any = true;
+            }
+        }
+        any
+    }
+}
+
+impl Process {
+    /// The program wants to bind this port: it is free unless a connection has it. Returns whether it was kept for more.
+    pub(crate) fn give_port_back(&mut self, port: u16) -> bool {
+        let Some(kept) = &mut self.session.kept else { return false };
+        if kept.is_used(port) {
+            return false;
+        }
+        let over = kept.release(port);
+        if let Some(client) = &mut self.session.client
+            && !over.is_empty()
+        {
+            // It has the port as well, as long as frames to it come here.
+            let _ = client.disconnect_flows(&over);
+        }
+        self.shared_ports.give_back(0, |other| other != port) || !over.is_empty()
+    }
+
+    /// The program has something else at a descriptor's number, past the library.
+    pub(crate) fn give_port_up(&mut self, descriptor: i32) {
+        self.shared_ports.give_up(descriptor);
+    }
+
+    /// The program has no descriptors left: gives it those that keep ports. The broker keeps those that connections have. Returns whether
+    /// there were any.
+    pub(crate) fn give_ports_back(&mut self) -> bool {
+        self.session.kept.is_some() && self.shared_ports.give_back(0, |_| false)
+    }
 }
 
 impl Pool {
@@ -104,15 +166,25 @@ impl Pool {
         None
     }
 
-    /// Takes more ports, up to `most` in all and to a quarter of the descriptors that the program may have. False if there
-    /// is none more.
+    /// The holder is none of the library's any more.
+    fn remove(&mut self, holder: i32) -> Option<OwnedFd> {
+        let place = self.ports.iter().position(|(_, other)| other.as_raw_fd() == holder)?;
+        Some(self.ports.remove(place).1)
+    }
+
+    /// Takes more ports, up to `most` in all and to a quarter of the descriptors that the program may have: where it has its own no number
+    /// is taken from it. False if there is none more.
     fn grow(&mut self, count: usize, most: usize) -> bool {
         let before = self.ports.len();
         let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(1024) / 4;
         let most = most.min(usize::try_from(limit).unwrap_or(most));
         for _ in before..before.saturating_add(count).min(most) {
-            let Ok((port, socket)) = kernel::reserve_port(self.address) else { break };
-            self.ports.push((port, kernel::make_internal(socket)));
+            let reserved = kernel::reserve_port(self.address);
+            let Ok((port, Some(socket))) = reserved.map(|(port, socket)| (port, kernel::make_aside(socket)))
+            else {
+                break;
+            };
+            self.ports.push((port, socket));
         }
         // The newest are tried first.
         self.turn = before.saturating_sub(1);

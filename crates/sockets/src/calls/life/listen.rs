@@ -10,7 +10,7 @@ use super::{descriptors_ran_out, forget_stale};
 use crate::calls::{Answer, CLOSED};
 use crate::interest::bits;
 use crate::kernel::{self, now};
-use crate::process::contexts::{are_several, of};
+use crate::process::contexts::of;
 use crate::process::{For, Process, Woken, leave_to_kernel, listens_now, spin_until, wait};
 use crate::socket::{Arrival, SocketId, SocketState, presented};
 use crate::sys;
@@ -60,8 +60,8 @@ pub(crate) fn accept(descriptor: i32, flags: i32) -> Answer<Accepted> {
             let v6 = guard.stack.socket(id).v6;
             let taken = match guard.descriptors.take(v6, close_on_exec, kernel::tcp_socket) {
                 Ok(taken) => taken,
-                // Other contexts may keep some.
-                Err(Errno::MFILE | Errno::NFILE) if are_several() && !emptied => {
+                // Other contexts may keep some, or shared ports do.
+                Err(Errno::MFILE | Errno::NFILE) if !emptied => {
                     emptied = true;
                     drop(guard);
                     descriptors_ran_out();
