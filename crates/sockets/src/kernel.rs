@@ -1,6 +1,7 @@
 //! System calls on descriptors by number: through rustix's raw back end, never through the library's own hooks.
 
 mod connection;
+mod ports;
 
 use core::net::{IpAddr, SocketAddr};
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -16,6 +17,7 @@ pub(crate) use self::connection::{
     forget_port, forget_what_to_tell, is_in_repair, is_shut_for_reading, is_unconnected, need_not_tell,
     set_untold, tell_connect,
 };
+pub(crate) use self::ports::{bind_any_port, has_port_range, reserve_port};
 use crate::options::{self, Backing, Fresh, Listener};
 use crate::socket::Later;
 
@@ -171,26 +173,6 @@ pub(crate) fn own_addresses() -> Vec<IpAddr> {
     // SAFETY: made by getifaddrs, freed once.
     unsafe { libc::freeifaddrs(first) };
     addresses
-}
-
-/// A port of the kernel's choice at `address`, and the socket that keeps it from others.
-pub(crate) fn reserve_port(address: IpAddr) -> Result<(u16, OwnedFd), Errno> {
-    let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
-    let socket = rustix::net::socket_with(family, SocketType::STREAM, SocketFlags::CLOEXEC, None)?;
-    if address.is_ipv6() {
-        sockopt::set_ipv6_v6only(&socket, true)?;
-    }
-    rustix::net::bind(&socket, &SocketAddr::new(address, 0))?;
-    let bound = local_address(socket.as_raw_fd()).ok_or(Errno::INVAL)?;
-    Ok((bound.port(), socket))
-}
-
-/// Gives the socket a port of the kernel's choice, at the address that it is bound to or at all.
-pub(crate) fn bind_any_port(descriptor: i32, bound: SocketAddr) -> Result<(), Errno> {
-    // With IP_BIND_ADDRESS_NO_PORT the kernel would choose one at connect(), which it does not see.
-    let _ = Backing(descriptor).set(libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT, &0_i32.to_ne_bytes());
-    let any = SocketAddr::new(bound.ip(), 0);
-    rustix::net::bind(borrow(descriptor), &any)
 }
 
 /// IPV6_V6ONLY of an AF_INET6 socket: set by the program, or net.ipv6.bindv6only when it was made.

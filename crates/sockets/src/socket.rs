@@ -235,7 +235,7 @@ pub(crate) struct Socket {
     pub(crate) disconnected: bool,
     /// Accepted, rather than connected.
     pub(crate) passive: bool,
-    /// Accepted by a listener at any address: AF_UNSPEC makes it forget its own.
+    /// Accepted by a listener at any address, or connected from a shared port: AF_UNSPEC makes it forget its own.
     pub(crate) at_any: bool,
     /// How often the process had forked when it was accepted or connected.
     pub(crate) forks: u32,

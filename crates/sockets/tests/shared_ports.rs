@@ -5,13 +5,31 @@ mod bench;
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpListener;
-use std::process::{ChildStdout, Stdio};
+use std::process::{ChildStdout, Command, Stdio};
 use std::time::Duration;
 
-use bench::lab::{CLIENT, INTERFACE};
-use bench::{Bench, Helper, programs, spawn, sum, text};
+use bench::lab::{CLIENT, INTERFACE, SERVER};
+use bench::{Bench, Helper, programs, run, spawn, sum, text};
 
 const PORT: u16 = 8080;
+
+/// The kernel answers each byte, and closes then, but with `h` goes on, and with `r` resets the connection.
+fn serve(bench: &Bench) {
+    let listener = bench.lab.client.within(|| TcpListener::bind((CLIENT, PORT)).unwrap());
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let Ok(mut stream) = stream else { return };
+            std::thread::spawn(move || {
+                let mut byte = [0];
+                while stream.read(&mut byte).is_ok_and(|length| length == 1)
+                    && byte != *b"r"
+                    && stream.write_all(&byte).is_ok()
+                    && byte == *b"h"
+                {}
+            });
+        }
+    });
+}
 
 /// The script, which is at its work.
 struct Script {
@@ -20,21 +38,9 @@ struct Script {
 }
 
 impl Script {
-    /// With so many shared ports. The kernel serves its connections: it answers one byte and closes, or with `h` goes on.
+    /// With so many shared ports.
     fn start(bench: &Bench, ports: &str, words: &[&str]) -> Script {
-        let listener = bench.lab.client.within(|| TcpListener::bind((CLIENT, PORT)).unwrap());
-        std::thread::spawn(move || {
-            for stream in listener.incoming() {
-                let Ok(mut stream) = stream else { return };
-                std::thread::spawn(move || {
-                    let mut byte = [0];
-                    while stream.read(&mut byte).is_ok_and(|length| length == 1)
-                        && stream.write_all(&byte).is_ok()
-                        && byte == *b"h"
-                    {}
-                });
-            }
-        });
+        serve(bench);
         let mut command = bench.accelerated("python3");
         command.arg(programs("connects.py")).args([CLIENT.to_string(), PORT.to_string()]).args(words);
         command.env("EF_TCP_SHARED_LOCAL_PORTS", ports).stdin(Stdio::piped());
@@ -178,4 +184,24 @@ fn a_program_has_its_descriptors_though_ports_have_some() {
         let [without, with] = ["0", "1"].map(|ports| most(limit, ports));
         assert!(with.iter().zip(without).all(|(&with, without)| with + fewer >= without), "{limit}");
     }
+}
+
+/// As on the kernel: when they leave the process, when they are over, and what else their ports and the library's descriptors are used for.
+#[test]
+fn connections_from_shared_ports_end_and_leave_as_over_the_kernel() {
+    let bench = Bench::new(1);
+    serve(&bench);
+    let mut said = Vec::new();
+    for accelerates in [false, true] {
+        let mut script = if accelerates { bench.accelerated("python3") } else { Command::new("python3") };
+        script.env("EF_TCP_SHARED_LOCAL_PORTS", "1").env("EF_TCP_SHARED_LOCAL_PORTS_MAX", "1000");
+        script.arg(programs("shared.py")).args([SERVER.to_string(), CLIENT.to_string(), PORT.to_string()]);
+        let output = run(&bench.lab.server, &mut script);
+        let (told, complained) = (text(&output.stdout), text(&output.stderr));
+        assert!(output.status.success(), "{told}\n{complained}");
+        assert!(!accelerates || sum(&complained, "shared ports") > 100, "{complained}");
+        said.push(told);
+    }
+    println!("{}", said[0]);
+    assert_eq!(said[1].lines().collect::<Vec<_>>(), said[0].lines().collect::<Vec<_>>());
 }

@@ -36,7 +36,7 @@ use crate::netlink::{Link, Netlink};
 use crate::orphans::{Orphans, Records};
 pub use crate::program::Counters;
 use crate::program::{Attached, Claim, FlowKey, Group, Program, XdpMode};
-use crate::repair::{Repair, Right, Room};
+use crate::repair::{Repair, Right, Room, bind_beside};
 
 /// How long a next hop may take to answer ARP or neighbour discovery: the kernel asks three times, a second apart.
 pub(crate) const NEIGHBOR_WAIT: Duration = Duration::from_millis(3200);
@@ -118,7 +118,7 @@ enum Slot {
 struct Opened {
     stack: u16,
     /// The kernel's socket that has its port: nobody else gets that while frames for it are the stack's.
-    _held: Option<Arc<OwnedFd>>,
+    held: Option<Arc<OwnedFd>>,
 }
 
 /// A connection of a stack's whose frames are the kernel's already, and which the kernel does not have yet.
@@ -913,7 +913,7 @@ impl Attachment {
             firewall.admits(&BoundAddress::new(protocol, local), remote)?;
         }
         self.program.add_connection(flow, stack)?;
-        self.connections.insert(flow, Opened { stack, _held: held });
+        self.connections.insert(flow, Opened { stack, held });
         Ok(route)
     }
 
@@ -969,6 +969,8 @@ impl Attachment {
         if !opened && !self.program.is_recorded(flow, stack) {
             return Err(Error::NotTheirs { local, remote });
         }
+        let holder = self.connections.get(&flow).filter(|_| opened).and_then(|its| its.held.as_deref());
+        bind_beside(&socket, holder, &parcel.connection, self.interface.index);
         let repair = Repair::restore(socket, parcel, self.interface.index, room, Right::Granted)
             .map_err(|errno| Error::NotMoved { errno })?;
         if opened {

@@ -11,7 +11,7 @@ use rustix::io::Errno;
 use crate::attachment::{Attachment, Steered};
 use crate::claim::Claims;
 use crate::error::Error;
-use crate::repair::{self, Repair, Right, Room};
+use crate::repair::{self, Repair, Right, Room, bind_beside};
 
 /// What a client has handed over and the kernel does not have yet.
 #[derive(Debug)]
@@ -95,8 +95,9 @@ impl Within {
             .collect();
         let all = proven.contains(&false) && may_do_all();
         let mut within = Within { ends: Vec::new(), done: 0, stand_in: None };
-        for ((socket, parcel, _), proven) in given.into_iter().zip(proven) {
+        for ((socket, parcel, holder), proven) in given.into_iter().zip(proven) {
             let right = if proven || all { Right::Granted } else { Right::Own };
+            bind_beside(&socket, proven.then_some(&holder), &parcel.connection, claims.interface());
             let end = Repair::restore(socket, parcel, claims.interface(), room, right);
             within.ends.push(end.map_err(not_moved)?);
         }

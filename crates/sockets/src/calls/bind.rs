@@ -3,6 +3,7 @@
 use rustix::io::Errno;
 
 use super::{Answer, is_connection, lock_socket};
+use crate::process::{contexts, is_active};
 
 /// A connection has its port, whatever the kernel's socket behind it has. When it is over that is free again, and so is the
 /// socket to take another one (__inet_bind() in Linux, net/ipv4/af_inet.c).
@@ -22,6 +23,16 @@ pub(crate) fn may_bind(descriptor: i32) -> Result<(), Errno> {
         Err(Answer::Done(Err(error))) => Err(error),
         _ => Ok(()),
     }
+}
+
+/// The kernel has refused a port as another socket has it: perhaps one that keeps it for connections to come, which gives way. Returns
+/// whether to try again.
+pub(crate) fn makes_way(port: u16) -> bool {
+    let mut any = false;
+    if is_active() && port != 0 {
+        contexts::each(|process| any |= process.give_port_back(port));
+    }
+    any
 }
 
 /// A connection cannot listen. The kernel's socket could: it is not connected.

@@ -59,7 +59,10 @@ pub(crate) fn forget_stale(descriptor: i32) {
             let _ = close_set(descriptor);
         }
         Entry::Cached(context) => at(context as usize).descriptors.give_up(descriptor),
-        Entry::Internal => process().descriptors.give_up(descriptor),
+        Entry::Internal => {
+            process().descriptors.give_up(descriptor);
+            contexts::each(|process| process.give_port_up(descriptor));
+        }
     }
 }
 

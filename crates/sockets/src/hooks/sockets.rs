@@ -123,15 +123,25 @@ pub unsafe extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> 
 /// As for bind(2).
 #[cfg_attr(not(test), unsafe(no_mangle))]
 pub unsafe extern "C" fn bind(descriptor: c_int, address: *const sockaddr, length: socklen_t) -> c_int {
+    // SAFETY: the program lends `length` bytes there.
+    let local = unsafe { address_from(address, length) };
     if is_ours(descriptor)
-        // SAFETY: the program lends `length` bytes there.
-        && unsafe { address_from(address, length) }.is_some()
+        && local.is_some()
         && let Err(error) = bind::may_bind(descriptor)
     {
         return fail(error);
     }
     // SAFETY: the program's arguments, handed on.
-    unsafe { next::bind(descriptor, address, length) }
+    let mut result = unsafe { next::bind(descriptor, address, length) };
+    if result < 0
+        // SAFETY: errno is this thread's own.
+        && unsafe { *libc::__errno_location() } == libc::EADDRINUSE
+        && local.is_some_and(|local| bind::makes_way(local.port()))
+    {
+        // SAFETY: the program's arguments, handed on.
+        result = unsafe { next::bind(descriptor, address, length) };
+    }
+    result
 }
 
 /// # Safety

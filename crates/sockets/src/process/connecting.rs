@@ -79,7 +79,7 @@ impl Process {
         if !from.is_unspecified() && from.is_ipv4() != remote.is_ipv4() {
             return Ok(self.left(Why::OtherAddress));
         }
-        let (port, holder) = self.local_port(descriptor, bound, remote)?;
+        let (port, holder) = self.local_port(id, descriptor, bound, remote)?;
         let local = if from.is_unspecified() { anywhere(remote, port) } else { SocketAddr::new(from, port) };
         if self.session.client.is_none() {
             return Ok(false);
@@ -102,6 +102,7 @@ impl Process {
             }
             return Ok(self.left(Why::Refused));
         }
+        self.stack.socket_mut(id).at_any = holder != descriptor;
         Ok(true)
     }
 
@@ -136,12 +137,17 @@ impl Process {
     /// the kernel's socket that has it.
     pub(super) fn local_port(
         &mut self,
+        id: SocketId,
         descriptor: i32,
         bound: SocketAddr,
         remote: SocketAddr,
     ) -> Result<(u16, i32), Errno> {
         if bound.port() != 0 {
             return Ok((bound.port(), descriptor));
+        }
+        // The program may say which ports are good for a socket.
+        if self.stack.socket(id).customized && kernel::has_port_range(descriptor) {
+            return Self::port_of_its_own(descriptor, bound);
         }
         let from = bound.ip().to_canonical();
         let own = self.session.interface.as_ref().and_then(|interface| {
@@ -179,6 +185,10 @@ impl Process {
             }
             SharedPort::Exhausted | SharedPort::NotMeant => {}
         }
+        Self::port_of_its_own(descriptor, bound)
+    }
+
+    fn port_of_its_own(descriptor: i32, bound: SocketAddr) -> Result<(u16, i32), Errno> {
         kernel::bind_any_port(descriptor, bound)?;
         Ok((kernel::local_address(descriptor).ok_or(Errno::INVAL)?.port(), descriptor))
     }

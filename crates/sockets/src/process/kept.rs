@@ -121,6 +121,17 @@ impl Kept {
         self.grants.remove(&ends);
     }
 
+    /// Whether there is a connection at a port.
+    pub(super) fn is_used(&self, port: u16) -> bool {
+        self.grants.iter().any(|(ends, grant)| ends.0 == port && grant.idle.is_none())
+    }
+
+    /// Nobody keeps the port for these any more: those that are to be given back.
+    pub(super) fn release(&mut self, port: u16) -> Vec<Ends> {
+        let is_one = |ends: &Ends, grant: &mut Grant| ends.0 == port && grant.idle.is_some();
+        self.grants.extract_if(is_one).map(|(ends, _)| ends).collect()
+    }
+
     /// What was kept for long enough, and is to be given back; `all` whether or not.
     pub(super) fn expired(&mut self, now: Instant, all: bool) -> Option<Ends> {
         while let Some(&(since, ends)) = self.idle.front() {
@@ -187,6 +198,25 @@ mod tests {
         kept.granted(at(3_030), ends, 2, route);
         kept.forget(ends);
         assert!(!kept.ended(at(3_031), ends));
+    }
+
+    #[test]
+    fn a_port_that_no_connection_has_is_released() {
+        let route = Route { source: "10.0.0.1".parse().unwrap(), next_hop: MacAddr([2; 6]) };
+        let now = Instant::from_micros(0);
+        let mut kept = Kept::default();
+        let [one, other] = ["10.0.0.9:80", "10.0.0.9:81"].map(|peer| (40_000, peer.parse().unwrap()));
+        for ends in [one, other, (40_001, one.1)] {
+            kept.granted(now, ends, 1, route);
+        }
+        assert!(kept.ended(now, one));
+        assert!(kept.is_used(40_000), "by the other one");
+        assert!(kept.ended(now, other));
+        assert!(!kept.is_used(40_000) && kept.is_used(40_001));
+        let mut released = kept.release(40_000);
+        released.sort_unstable();
+        assert_eq!((released, kept.release(40_001)), (vec![one, other], Vec::new()));
+        assert_eq!(kept.take_up(now, one, 1), Need::Asking);
     }
 
     #[test]

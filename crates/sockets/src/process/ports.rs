@@ -113,13 +113,22 @@ impl SharedPorts {
         ports.find(|(port, _)| *port == local.port()).map(|(_, holder)| holder.0)
     }
 
+    /// The program has something else at a descriptor's number, past the library.
+    fn give_up(&mut self, descriptor: i32) {
+        for pool in &mut self.pools {
+            for (_, holder) in pool.ports.extract_if(.., |(_, holder)| holder.0 == descriptor) {
+                core::mem::forget(holder);
+            }
+        }
+    }
+
     /// Gives up all but the first `least` of each address that are not `needed`. True if there were any.
-    fn retain(&mut self, least: usize, needed: &HashSet<u16>) -> bool {
+    fn retain(&mut self, least: usize, is_needed: &dyn Fn(u16) -> bool) -> bool {
         let mut any = false;
         for pool in &mut self.pools {
             let (before, mut left) = (pool.ports.len(), pool.ports.len());
             pool.ports.retain(|(port, _)| {
-                let goes = left > least && !needed.contains(port);
+                let goes = left > least && !is_needed(*port);
                 left -= usize::from(goes);
                 !goes
             });
@@ -151,17 +160,38 @@ impl Process {
             }
         }
         let any = self.descriptors.give_back();
-        self.give_ports_back() || any
+        // The broker keeps those that connections have.
+        let ports = self.session.kept.is_some() && self.shared_ports.retain(0, &|_| false);
+        ports || any
     }
 
-    fn give_ports_back(&mut self) -> bool {
+    /// The program wants to bind this port: it is free unless a connection has it. Returns whether it was kept for more.
+    pub(crate) fn give_port_back(&mut self, port: u16) -> bool {
+        let Session { client, kept, .. } = &mut self.session;
+        let Some(kept) = kept.as_mut().filter(|kept| !kept.is_used(port)) else { return false };
+        let over = kept.release(port);
+        if let Some(client) = client
+            && !over.is_empty()
+        {
+            // It has the port as well, as long as frames to it come here.
+            let _ = client.disconnect_flows(&over);
+        }
+        self.shared_ports.retain(0, &|other| other != port) || !over.is_empty()
+    }
+
+    /// The program has something else at a descriptor's number, past the library.
+    pub(crate) fn give_port_up(&mut self, descriptor: i32) {
+        self.shared_ports.give_up(descriptor);
+    }
+
+    fn give_ports_back(&mut self) {
         let least = self.options.tcp_shared_local_ports as usize;
         if self.shared_ports.pools.iter().all(|pool| pool.ports.len() <= least) {
-            return false;
+            return;
         }
         let mut needed: HashSet<u16> = self.stack.ports_of_active_opens().collect();
         needed.extend(self.session.kept.iter().flat_map(|kept| kept.ports()));
-        self.shared_ports.retain(least, &needed)
+        self.shared_ports.retain(least, &|port| needed.contains(&port));
     }
 }
 

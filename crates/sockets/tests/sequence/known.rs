@@ -179,7 +179,7 @@ const fn within_host(
     Known { place: Some(Place::Host), ..known(step, told, after, reason) }
 }
 
-pub(crate) static KNOWN: [Known; 198] = [
+pub(crate) static KNOWN: [Known; 199] = [
     known(
         "* bind *",
         ("0", "EINVAL"),
@@ -325,6 +325,7 @@ pub(crate) static KNOWN: [Known; 198] = [
     known("L re* *", ("#*", "EAGAIN"), &["L dgram *", "L fork", "C *"], OWN_DATAGRAMS),
     known("* re* *", ("#*", "EAGAIN"), &["L dgram *", "L exec"], LOST_AT_EXEC),
     known("* get * queued", ("#", "0"), &["L dgram *", "L exec"], LOST_AT_EXEC),
+    known("* wait *", ("1 *:IN", "0"), &["L dgram *", "L exec"], LOST_AT_EXEC),
     known("L re* *", ("#*", "waits"), &["L dgram *", "R *send* *", "L fork", "C *"], GOES_TO_CHILD),
     known("* sendmmsg *", ("1 #", "2 # #"), NONE, SENT_BEFORE),
     known("* sendmmsg *", ("1 #; *poll* has waited: *", "2 # #; *poll* has waited: *"), NONE, SENT_BEFORE),
