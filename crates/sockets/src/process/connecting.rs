@@ -153,8 +153,9 @@ impl Process {
         // Those that do not rest go first.
         let rests = |port| !reuse && kept.as_ref().is_some_and(|kept| kept.rests(now, (port, remote)));
         let source = if from.is_unspecified() { own } else { Some(from) };
-        let is_free =
-            |port| source.is_some_and(|source| stack.is_free(SocketAddr::new(source, port), remote, reuse));
+        let is_free = |port| {
+            source.is_some_and(|source| stack.is_free(now, SocketAddr::new(source, port), remote, reuse))
+        };
         let mut choose =
             |is_good: &dyn Fn(u16) -> bool| shared_ports.choose(options, from, remote.is_ipv4(), is_good);
         let shared = match choose(&|port| !rests(port) && is_free(port)) {

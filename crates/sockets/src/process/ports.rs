@@ -8,6 +8,9 @@ use overfly_profile::options::Options;
 
 use crate::kernel;
 
+/// Ports that are tried before the pool grows, or a connection takes a port of its own: as many as cost less than that.
+const TRIES: usize = 64;
+
 /// The shared ports of a process.
 pub(crate) struct SharedPorts {
     pools: Vec<Pool>,
@@ -68,8 +71,10 @@ impl SharedPorts {
                 &mut self.pools[last]
             }
         };
+        // They are taken in turn: where so many are in use, as in TIME-WAIT, those behind them mostly are as well.
+        let tries = if options.tcp_shared_local_ports_no_fallback == 0 { TRIES } else { usize::MAX };
         loop {
-            if let Some((port, holder)) = pool.next(&is_free) {
+            if let Some((port, holder)) = pool.next(tries, &is_free) {
                 return SharedPort::Chosen(port, holder);
             }
             if !pool.grow(options.tcp_shared_local_ports_step as usize, most) {
@@ -92,9 +97,9 @@ impl SharedPorts {
 }
 
 impl Pool {
-    /// The next port in turn that is free.
-    fn next(&mut self, is_free: impl Fn(u16) -> bool) -> Option<(u16, i32)> {
-        for _ in 0..self.ports.len() {
+    /// The next port in turn that is free, of so many at most.
+    fn next(&mut self, tries: usize, is_free: impl Fn(u16) -> bool) -> Option<(u16, i32)> {
+        for _ in 0..self.ports.len().min(tries) {
             self.turn = (self.turn + 1) % self.ports.len();
             let (port, holder) = &self.ports[self.turn];
             if is_free(*port) {
