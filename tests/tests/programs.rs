@@ -27,6 +27,7 @@ programs! {
     netty_epoll "netty-epoll"
     netty_nio "netty-nio"
     nginx_proxy "nginx-proxy"
+    nginx_proxy_close "nginx-proxy-close"
     nginx_tls "nginx-tls"
     nginx_upgrade "nginx-upgrade"
     node "node"

@@ -10,6 +10,7 @@ pub(crate) mod deaths;
 pub(crate) mod descriptors;
 pub(crate) mod events;
 pub(crate) mod exec;
+pub(crate) mod libraries;
 pub(crate) mod next;
 pub(crate) mod options;
 pub(crate) mod pauses;

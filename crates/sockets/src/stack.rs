@@ -210,12 +210,15 @@ impl<T: Link> Stack<T> {
         Some(id)
     }
 
-    /// Whether an active open could have these ends; `reuse` counts those in TIME-WAIT as free.
+    /// Whether an active open could have these ends; `reuse` counts those in TIME-WAIT as free at once, and not only where
+    /// [`Engine::has_waited`].
     #[must_use]
-    pub fn is_free(&self, local: SocketAddr, remote: SocketAddr, reuse: bool) -> bool {
-        let state =
-            self.interface(Side::Network).and_then(|interface| interface.engine.state_between(local, remote));
-        state.is_none_or(|state| reuse && state == overfly_engine::State::TimeWait)
+    pub fn is_free(&self, now: Instant, local: SocketAddr, remote: SocketAddr, reuse: bool) -> bool {
+        let Some(interface) = self.interface(Side::Network) else { return true };
+        interface.engine.state_between(local, remote).is_none_or(|state| {
+            state == overfly_engine::State::TimeWait
+                && (reuse || interface.engine.has_waited(now, local, remote))
+        })
     }
 
     /// The socket stays in the kernel: forget it. Its interests are the kernel's.

@@ -11,7 +11,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use bench::lab::{CLIENT, CLIENT_V6, INTERFACE, SERVER, SERVER_V6};
-use bench::{Bench, Helper, noise, peer, programs, run, spawn, sum, text, until, until_within, wait};
+use bench::{
+    Bench, Helper, compile, noise, peer, programs, run, spawn, sum, text, until, until_within, wait,
+};
 
 impl Bench {
     /// nginx over Overfly with that configuration of its http block, in the foreground.
@@ -543,4 +545,31 @@ fn who_starts_a_program_without_the_environment_is_told() {
     // What a server starts beside itself, and how, it knows best: OpenSSH's sessions.
     let child = "import os\nif os.fork() == 0: os.execve('/bin/true', ['true'], {})\nos.wait()";
     assert_eq!(said("/usr/bin/python3", &["-c", child]), "");
+}
+
+#[test]
+fn what_a_library_connects_that_was_loaded_with_deep_binding_is_accelerated() {
+    let bench = Bench::new(1);
+    let folder = bench.folder.path();
+    let program = compile("deep", folder);
+    for (name, word) in [("libouter.so", "OUTER"), ("libinner.so", "INNER")] {
+        let mut compiler = Command::new("cc");
+        compiler.args(["-shared", "-fPIC", "-D", word, "-Wl,--enable-new-dtags,-rpath,$ORIGIN", "-o"]);
+        let output = compiler.args([&folder.join(name), &programs("deep.c")]).output().unwrap();
+        assert!(output.status.success(), "{}", text(&output.stderr));
+    }
+    let listener = bench.lab.client.within(|| std::net::TcpListener::bind((CLIENT, 8080)).unwrap());
+    let peer = std::thread::spawn(move || {
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut byte = [0];
+        stream.read_exact(&mut byte).unwrap();
+        stream.write_all(&byte).unwrap();
+    });
+    let mut command = bench.accelerated(program.to_str().unwrap());
+    command.arg(folder).args([&CLIENT.to_string(), "8080"]);
+    let output = run(&bench.lab.server, &mut command);
+    let told = text(&output.stderr);
+    assert!(output.status.success(), "{told}");
+    peer.join().unwrap();
+    assert_eq!(sum(&told, "connects"), 1, "{told}");
 }

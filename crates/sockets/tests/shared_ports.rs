@@ -130,6 +130,20 @@ fn what_has_changed_is_heeded_though_ends_are_kept() {
 }
 
 #[test]
+fn ports_in_time_wait_serve_again_after_a_second() {
+    let bench = Bench::new(1);
+    let mut script = Script::start(&bench, "100", &["100h", "10h", "wait", "100h"]);
+    assert_eq!(script.opened(), (100, 100, String::new()));
+    assert_eq!(script.opened().0, 10);
+    // Of both sides' timestamps the longest tick.
+    std::thread::sleep(Duration::from_millis(1_100));
+    script.go_on();
+    assert_eq!(script.opened(), (100, 100, String::new()));
+    let told = script.end();
+    assert_eq!((sum(&told, "connects"), sum(&told, "shared ports")), (210, 200), "{told}");
+}
+
+#[test]
 fn a_connection_that_the_kernel_has_got_keeps_its_ends() {
     let bench = Bench::new(1);
     let mut script = Script::start(&bench, "4", &["20", "hold", "200", "held", "200"]);

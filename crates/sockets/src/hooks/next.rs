@@ -45,6 +45,13 @@ fn find(name: *const c_char, symbol: &AtomicPtr<c_void>) -> *mut c_void {
     found
 }
 
+/// Where the next dlopen() is: whoever calls that has one.
+pub(super) extern "C" fn dlopen_itself() -> *mut c_void {
+    static SYMBOL: AtomicPtr<c_void> = AtomicPtr::new(core::ptr::null_mut());
+    let symbol = SYMBOL.load(Ordering::Relaxed);
+    if symbol.is_null() { find(c"dlopen".as_ptr(), &SYMBOL) } else { symbol }
+}
+
 next! {
     socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int;
     bind(descriptor: c_int, address: *const sockaddr, length: socklen_t) -> c_int;

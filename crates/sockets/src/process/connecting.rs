@@ -157,8 +157,9 @@ impl Process {
         let now = now();
         let reuse = options.tcp_shared_local_ports_reuse_fast != 0;
         let source = if from.is_unspecified() { own } else { Some(from) };
-        let is_free =
-            |port| source.is_some_and(|source| stack.is_free(SocketAddr::new(source, port), remote, reuse));
+        let is_free = |port| {
+            source.is_some_and(|source| stack.is_free(now, SocketAddr::new(source, port), remote, reuse))
+        };
         let mut kept = kept.as_deref_mut().filter(|_| from.is_unspecified());
         let used_before = |kept: &mut Option<&mut Kept>, ports: &SharedPorts, at_once| {
             let port = kept.as_mut()?.next_port(now, remote, at_once).filter(|&port| is_free(port))?;

@@ -15,8 +15,9 @@ use crate::descriptors;
 use crate::kernel::{self, now};
 use crate::numbers;
 
-/// How many ports are looked at for one that is free, where a connection may have a port of its own instead.
-const LOOKS: usize = 8;
+/// How many ports are looked at for one that is free before there is another one, or a connection takes a port of its own: as many as cost
+/// less than that. They are taken in turn: where so many are in use, as in TIME-WAIT, those behind them mostly are as well.
+const LOOKS: usize = 64;
 /// How often is looked for ports that nobody needs any more.
 const SWEEP: Duration = Duration::from_secs(2);
 
@@ -196,7 +197,7 @@ impl Process {
 }
 
 impl Pool {
-    /// The next port in turn that is free, of so many.
+    /// The next port in turn that is free, of so many at most.
     fn next(&mut self, looks: usize, is_free: impl Fn(u16) -> bool) -> Option<(u16, i32)> {
         for _ in 0..self.ports.len().min(looks) {
             self.turn = (self.turn + 1) % self.ports.len();

@@ -2,10 +2,11 @@
 
 usage: connects.py PEER PORT WORD...
 
-WORD is a number of connections; `wait`, for a line on standard input; `hold`, to open one that stays, and have the kernel go on with it
-by a fork; `held`, to use that one; `most`, to open as many at once as there are descriptors for, and close them; `descriptors`, to count
-those that the kernel knows of; `child`, to count those of a child that has opened a connection; `sleep`, for three seconds; `limit`, to
-have 100 at most, and `hard`, so that nobody can have more. Says for each word what came of it: how many were opened, from how many ports.
+WORD is a number of connections, with an `h` behind it of such as this end closes first; `wait`, for a line on standard input; `hold`, to
+open one that stays, and have the kernel go on with it by a fork; `held`, to use that one; `most`, to open as many at once as there are
+descriptors for, and close them; `descriptors`, to count those that the kernel knows of; `child`, to count those of a child that has opened a
+connection; `sleep`, for three seconds; `limit`, to have 100 at most, and `hard`, so that nobody can have more. Says for each word what came
+of it: how many were opened, from how many ports.
 """
 import errno
 import os
@@ -89,12 +90,14 @@ for word in sys.argv[3:]:
         print("limited", flush=True)
     else:
         ports, opened, said = set(), 0, ""
-        for _ in range(int(word)):
+        is_first = word.endswith("h")
+        for _ in range(int(word.rstrip("h"))):
             try:
                 with socket.create_connection(PEER, 5) as connection:
                     ports.add(connection.getsockname()[1])
-                    connection.sendall(b"x")
-                    assert connection.recv(2) == b"x" and connection.recv(1) == b""
+                    connection.sendall(b"h" if is_first else b"x")
+                    assert connection.recv(2) == (b"h" if is_first else b"x")
+                    assert is_first or connection.recv(1) == b""
                     opened += 1
             except OSError as error:
                 said = type(error).__name__
