@@ -24,6 +24,7 @@ use rustix::rand::{GetRandomFlags, getrandom};
 
 use self::departures::Departures;
 use self::routes::Known;
+use crate::beside;
 use crate::confined::Confined;
 use crate::device;
 use crate::error::Error;
@@ -36,7 +37,7 @@ use crate::netlink::{Link, Netlink};
 use crate::orphans::{Orphans, Records};
 pub use crate::program::Counters;
 use crate::program::{Attached, Claim, FlowKey, Group, Program, XdpMode};
-use crate::repair::{Repair, Right, Room, bind_beside};
+use crate::repair::{Repair, Right, Room};
 
 /// How long a next hop may take to answer ARP or neighbour discovery: the kernel asks three times, a second apart.
 pub(crate) const NEIGHBOR_WAIT: Duration = Duration::from_millis(3200);
@@ -937,16 +938,12 @@ impl Attachment {
             vec![FlowKey::new(protocol, local, remote)]
         };
         for flow in candidates {
-            if self.is_opened(flow, stack) {
+            if self.connections.get(&flow).is_some_and(|owner| owner.stack == stack) {
                 self.connections.remove(&flow);
                 self.program.remove_connection(flow)?;
             }
         }
         Ok(())
-    }
-
-    fn is_opened(&self, flow: FlowKey, stack: u16) -> bool {
-        self.connections.get(&flow).is_some_and(|owner| owner.stack == stack)
     }
 
     /// Has the kernel go on with a TCP connection of the stack's: `socket`, which is in none, becomes it. The kernel has it
@@ -965,15 +962,15 @@ impl Attachment {
         self.check_open(stack)?;
         let (local, remote) = (parcel.connection.local(), parcel.connection.remote());
         let flow = FlowKey::new(Protocol::Tcp, local, remote);
-        let opened = self.is_opened(flow, stack);
-        if !opened && !self.program.is_recorded(flow, stack) {
+        let opened = self.connections.get(&flow).filter(|owner| owner.stack == stack);
+        if opened.is_none() && !self.program.is_recorded(flow, stack) {
             return Err(Error::NotTheirs { local, remote });
         }
-        let holder = self.connections.get(&flow).filter(|_| opened).and_then(|its| its.held.as_deref());
-        bind_beside(&socket, holder, &parcel.connection, self.interface.index);
+        let holder = opened.and_then(|owner| owner.held.as_deref());
+        beside::bind_beside(&socket, holder, &parcel.connection, self.interface.index);
         let repair = Repair::restore(socket, parcel, self.interface.index, room, Right::Granted)
             .map_err(|errno| Error::NotMoved { errno })?;
-        if opened {
+        if opened.is_some() {
             self.program.remove_connection(flow)?;
         } else {
             self.program.forget_recorded(flow)?;

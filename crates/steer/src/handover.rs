@@ -9,9 +9,10 @@ use overfly_broker::service::Peer;
 use rustix::io::Errno;
 
 use crate::attachment::{Attachment, Steered};
+use crate::beside::bind_beside;
 use crate::claim::Claims;
 use crate::error::Error;
-use crate::repair::{self, Repair, Right, Room, bind_beside};
+use crate::repair::{self, Repair, Right, Room};
 
 /// What a client has handed over and the kernel does not have yet.
 #[derive(Debug)]

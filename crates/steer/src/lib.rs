@@ -8,6 +8,7 @@
 //! * [`over_memif`], [`over_tap`]: serve a program whose frames go over memif or a tap device, which takes no privilege at all.
 
 mod attachment;
+mod beside;
 mod bridge;
 mod claim;
 mod confined;

@@ -113,7 +113,10 @@ fn ends_that_serve_the_next_connection_are_not_over() {
     bench.server.close(server);
     bench.settle();
     let local = bench.client.socket(first).local;
-    assert!(!bench.client.is_free(local, SERVER, false) && bench.client.is_free(local, SERVER, true));
+    assert!(
+        !bench.client.is_free(bench.now, local, SERVER, false)
+            && bench.client.is_free(bench.now, local, SERVER, true)
+    );
     let next = bench.client.open(7, false, true).unwrap();
     bench
         .client
