@@ -147,7 +147,14 @@ impl Repair {
         set(repair.socket.as_fd(), libc::TCP_REPAIR, REPAIR_ON)?;
         repair.number()?;
         repair.take_port(v6)?;
-        repair.connect()?;
+        match repair.connect() {
+            // What it was bound to was left to the kernel (`bind_beside()`), which would choose otherwise now: by number, then.
+            Err(Errno::ADDRNOTAVAIL) if right == Right::Granted => {
+                connect_unspec(&repair.socket).and_then(|()| sockopt::socket_error(&repair.socket))?.ok();
+                repair.number().and_then(|()| repair.bind(v6)).and_then(|()| repair.connect())?;
+            }
+            connected => connected?,
+        }
         repair.agree()?;
         repair.fill(room)?;
         Ok(repair)
@@ -174,9 +181,10 @@ impl Repair {
 
     /// Binds the socket, if it is not bound yet. While it is being repaired the kernel lets it have any port.
     fn take_port(&self, v6: bool) -> Result<(), Errno> {
-        if SocketAddr::try_from(getsockname(&self.socket)?)?.port() != 0 {
-            return Ok(());
-        }
+        if SocketAddr::try_from(getsockname(&self.socket)?)?.port() != 0 { Ok(()) } else { self.bind(v6) }
+    }
+
+    fn bind(&self, v6: bool) -> Result<(), Errno> {
         if v6 && self.connection().local().is_ipv4() {
             sockopt::set_ipv6_v6only(&self.socket, false)?;
         }

@@ -132,6 +132,13 @@ fn a_hand_over_gives_nobody_a_port() {
                 assert_eq!(refused(outcome), Refusal::NotMoved, "{port} {flags}");
                 assert!(rustix::net::connect_unspec(&socket).is_ok() && port_of(&socket) == 0);
             }
+            // Nor with a socket that has another one, which it would let go of.
+            for port in [22, 8080] {
+                let socket = bound(SocketType::STREAM, server(0), false);
+                let connection = end(server(port), server(30_000), flags);
+                assert!(become_end(&mut client, &socket, &connection, &socket).is_err(), "{port} {flags}");
+                assert!(![22, 8080].contains(&port_of(&socket)));
+            }
             // Addresses that are not the host's, and a socket that another user made.
             let elsewhere = end(server(30_001), SocketAddr::new(CLIENT.into(), 22), flags);
             assert_eq!(
