@@ -14,6 +14,9 @@ use crate::table::{self, Entry};
 /// So many numbers above the program's are the library's.
 const ROOM: u64 = 4096;
 
+/// The largest of them: the kernel's table of a process, which a fork copies, is as long as that.
+const LARGEST: u64 = 1 << 16;
+
 /// The soft limit while it is raised, else 0.
 static RAISED: AtomicU64 = AtomicU64::new(0);
 
@@ -21,7 +24,7 @@ static RAISED: AtomicU64 = AtomicU64::new(0);
 fn end_of_programs() -> Option<(u64, Rlimit)> {
     let limits = getrlimit(Resource::Nofile);
     let soft = limits.current.filter(|&soft| soft > 0)?;
-    let most = limits.maximum.unwrap_or(u64::MAX).min(table::LONGEST as u64);
+    let most = limits.maximum.unwrap_or(u64::MAX).min(LARGEST);
     (soft + ROOM <= most).then_some((soft, limits))
 }
 
@@ -59,7 +62,7 @@ pub(crate) fn out_of_the_way<T>(take: impl FnOnce(i32) -> T) -> T {
 
 /// The last of the program's own.
 fn near_the_end() -> i32 {
-    let limit = getrlimit(Resource::Nofile).current.unwrap_or(1024).min(1 << 16);
+    let limit = getrlimit(Resource::Nofile).current.unwrap_or(1024).min(LARGEST);
     // Each stack has some.
     let room = if are_several() { (limit / 2).min(1024) } else { 128 };
     i32::try_from(limit.saturating_sub(room)).unwrap_or(896)
