@@ -26,6 +26,7 @@ use overfly_wire::MacAddr;
 
 pub(crate) use self::datagram::{DatagramTable, Datagrams};
 pub(crate) use self::datagram::{Read, Record, Trouble};
+pub(crate) use self::opened::{EndsAre, TIME_WAIT};
 use crate::interest::bits;
 use crate::socket::{Listening, Side, Socket, SocketId, SocketState};
 use crate::socket_table::SocketTable;

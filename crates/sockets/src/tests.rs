@@ -211,9 +211,9 @@ fn request_and_response() {
     assert_eq!(bench.client.close(client), Closed::Held);
     bench.settle();
     let mut over = Vec::new();
-    bench
-        .client
-        .disconnected(|_, local, remote, _, descriptor| over.push((local.port(), remote, descriptor)));
+    bench.client.disconnected(bench.now, |_, local, remote, _, descriptor| {
+        over.push((local.port(), remote, descriptor));
+    });
     assert_eq!(over, [(bench.port, SERVER, bench.descriptor - 1)], "LAST-ACK is over: the held port is free");
 }
 

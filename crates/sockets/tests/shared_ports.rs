@@ -137,8 +137,11 @@ fn ports_in_time_wait_serve_again_after_a_second() {
     assert_eq!(script.opened().0, 10);
     // Of both sides' timestamps the longest tick.
     std::thread::sleep(Duration::from_millis(1_100));
+    let before = granted(&bench);
     script.go_on();
     assert_eq!(script.opened(), (100, 100, String::new()));
+    let asked = granted(&bench) - before;
+    assert!(asked < 100, "{asked}: what was granted a moment ago is asked for by none");
     let told = script.end();
     assert_eq!((sum(&told, "connects"), sum(&told, "shared ports")), (210, 200), "{told}");
 }

@@ -307,6 +307,9 @@ impl Steering {
     fn refresh_firewall(&mut self) -> Result<(), Error> {
         self.news.extend(self.groups.look());
         let mut attachment = lock(&self.attachment);
+        if self.groups.begins_to_judge_connects() {
+            attachment.note_change();
+        }
         let refreshed = attachment.refresh_firewall();
         self.rules_due = attachment.firewall().1;
         refreshed.and(attachment.set_judged(self.groups.judged().iter().copied()))

@@ -7,7 +7,7 @@ use overfly_profile::rules::Direction;
 use overfly_wire::MacAddr;
 use rustix::io::Errno;
 
-use super::kept::{Kept, Need};
+use super::kept::Need;
 use super::ports::{SharedPort, SharedPorts};
 use super::session::Session;
 use super::{Process, has_addresses_of_its_own};
@@ -160,19 +160,17 @@ impl Process {
         let is_free = |port| {
             source.is_some_and(|source| stack.is_free(now, SocketAddr::new(source, port), remote, reuse))
         };
-        let mut kept = kept.as_deref_mut().filter(|_| from.is_unspecified());
-        let used_before = |kept: &mut Option<&mut Kept>, ports: &SharedPorts, at_once| {
-            let port = kept.as_mut()?.next_port(now, remote, at_once).filter(|&port| is_free(port))?;
+        let kept = kept.as_deref().filter(|_| from.is_unspecified());
+        let used_before = |ports: &SharedPorts, at_once| {
+            let port = kept?.next_port(now, remote, at_once).filter(|&port| is_free(port))?;
             Some(SharedPort::Chosen(port, ports.holder(anywhere(remote, port))?))
         };
         // Ends that were granted, then new ones, then those that should rest.
-        let shared = used_before(&mut kept, shared_ports, reuse).unwrap_or_else(|| {
-            let rests = |port| kept.as_ref().is_some_and(|kept| kept.rests(now, (port, remote)));
+        let shared = used_before(shared_ports, reuse).unwrap_or_else(|| {
+            let rests = |port| kept.is_some_and(|kept| kept.rests(now, (port, remote)));
             let is_fresh = |port| is_free(port) && !rests(port);
             match shared_ports.choose(options, from, remote.is_ipv4(), is_fresh) {
-                SharedPort::Exhausted => {
-                    used_before(&mut kept, shared_ports, true).unwrap_or(SharedPort::Exhausted)
-                }
+                SharedPort::Exhausted => used_before(shared_ports, true).unwrap_or(SharedPort::Exhausted),
                 chosen => chosen,
             }
         });

@@ -2,12 +2,11 @@
 
 use core::time::Duration;
 
-use overfly_engine::State;
-
 use super::session::Session;
 use super::{Process, around, contexts, spin};
 use crate::kernel::now;
 use crate::socket::Side;
+use crate::stack::EndsAre;
 
 impl Process {
     /// Takes what has arrived, runs timers, sends what is due.
@@ -101,25 +100,23 @@ impl Process {
         let Self { stack, session: Session { client, kept, .. }, descriptors, options, .. } = self;
         let (mut over, mut released) = (Vec::new(), Vec::new());
         let reuse = options.tcp_shared_local_ports_reuse_fast != 0;
-        stack.disconnected(|side, local, remote, state, descriptor| {
+        stack.disconnected(self.pumped, |side, local, remote, are, descriptor| {
             if descriptor >= 0 {
                 released.push(descriptor);
             }
+            if side != Side::Network || are == EndsAre::Others {
+                return;
+            }
             let ends = (local.port(), remote);
-            let serves_again = match state {
-                None => true,
-                Some(State::TimeWait) => reuse,
-                // The next connection between them has begun already.
-                Some(_) => return,
-            };
-            let is_kept = side == Side::Network
-                && kept.as_mut().is_some_and(|kept| {
-                    if !serves_again {
-                        kept.forget(ends);
-                    }
-                    serves_again && kept.ended(now(), ends)
-                });
-            if side == Side::Network && !is_kept {
+            let (waits, is_barred) =
+                (are == EndsAre::InTimeWait && !reuse, are == EndsAre::LongInTimeWait && !reuse);
+            let is_kept = kept.as_mut().is_some_and(|kept| {
+                if is_barred {
+                    kept.forget(ends);
+                }
+                !is_barred && kept.ended(now(), ends, waits)
+            });
+            if !is_kept {
                 over.push(ends);
             }
         });

@@ -17,9 +17,9 @@ use crate::numbers;
 
 /// How many ports are looked at for one that is free before there is another one, or a connection takes a port of its own: as many as cost
 /// less than that. They are taken in turn: where so many are in use, as in TIME-WAIT, those behind them mostly are as well.
-const LOOKS: usize = 64;
-/// How often is looked for ports that nobody needs any more.
-const SWEEP: Duration = Duration::from_secs(2);
+const LOOKS: usize = 16;
+/// How often it is looked for ports that nobody needs any more.
+const SWEEP: Duration = Duration::from_millis(100);
 
 /// The shared ports of a process.
 pub(crate) struct SharedPorts {

@@ -1,8 +1,9 @@
 //! Active opens that are over: whoever keeps their ports and their frames can let go; and how one ends at once.
 
 use core::net::SocketAddr;
+use core::time::Duration;
 
-use overfly_engine::{Instant, State};
+use overfly_engine::{Engine, Instant, State};
 use overfly_link::Link;
 use rustix::io::Errno;
 
@@ -12,29 +13,54 @@ use crate::socket::{self, Side, SocketId};
 use crate::socket_table::AfterCallback;
 use crate::told;
 
+/// After so long ends whose connection has only just come into TIME-WAIT may have the next one, if it had timestamps ([`Engine::has_waited`];
+/// the engine's clock has ticks).
+pub(crate) const TIME_WAIT: Duration = Duration::from_millis(1_050);
+
+/// What the ends of a connection that is over are good for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum EndsAre {
+    /// For another one.
+    Free,
+    /// For another one after [`TIME_WAIT`].
+    InTimeWait,
+    /// For none until that is over.
+    LongInTimeWait,
+    /// For the next one, which has begun already.
+    Others,
+}
+
 impl<T: Link> Stack<T> {
     /// Another number each time that the broker has heard of a change, where it says ([`Link::changes`]).
     pub(crate) fn changes(&self) -> Option<u64> {
         self.interfaces[Side::Network.index()].as_ref()?.transport.changes()
     }
 
-    /// Active opens that are over, with their ends, the state that the engine has still between them, and the backing descriptor that
-    /// waited for it or -1. One that waits for its peer's FIN is not, though the engine has let go of its socket: the kernel would answer
-    /// that FIN with RST.
-    pub fn disconnected(&mut self, mut each: impl FnMut(Side, SocketAddr, SocketAddr, Option<State>, i32)) {
+    /// Active opens that are over, with their ends, what these are good for now, and the backing descriptor that waited for it or -1. One
+    /// that waits for its peer's FIN is not, though the engine has let go of its socket: the kernel would answer that FIN with RST.
+    pub fn disconnected(
+        &mut self,
+        now: Instant,
+        mut each: impl FnMut(Side, SocketAddr, SocketAddr, EndsAre, i32),
+    ) {
         if self.sockets.after_callbacks.is_empty() {
             return;
         }
         let interfaces = &self.interfaces;
         self.sockets.after_callbacks.retain(|after| match *after {
             AfterCallback::Disconnected { side, local, remote, descriptor } => {
-                let interface = interfaces[side.index()].as_ref();
-                let state = interface.and_then(|interface| interface.engine.state_between(local, remote));
-                let waits = state == Some(State::FinWait2);
-                if !waits {
-                    each(side, local, remote, state, descriptor);
-                }
-                waits
+                let engine = interfaces[side.index()].as_ref().map(|interface| &interface.engine);
+                let state = engine.and_then(|engine| engine.state_between(local, remote));
+                let waited = |engine: &Engine| engine.has_waited(now + TIME_WAIT, local, remote);
+                let ends = match state {
+                    Some(State::FinWait2) => return true,
+                    None => EndsAre::Free,
+                    Some(State::TimeWait) if engine.is_some_and(waited) => EndsAre::InTimeWait,
+                    Some(State::TimeWait) => EndsAre::LongInTimeWait,
+                    Some(_) => EndsAre::Others,
+                };
+                each(side, local, remote, ends, descriptor);
+                false
             }
             AfterCallback::Abort(..) | AfterCallback::Push(_) => true,
         });

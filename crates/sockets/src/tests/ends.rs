@@ -1,8 +1,7 @@
 //! How connections end: by FIN, by RST, and by close() with something left.
 
-use overfly_engine::State;
-
 use super::*;
+use crate::stack::EndsAre;
 
 #[test]
 fn hang_up_is_reported_without_being_asked_for() {
@@ -127,7 +126,7 @@ fn ends_that_serve_the_next_connection_are_not_over() {
     bench.settle();
     let mut over = Vec::new();
     let mut told = |bench: &mut Bench| {
-        bench.client.disconnected(|_, local, remote, state, _| over.push((local, remote, state)));
+        bench.client.disconnected(bench.now, |_, local, remote, are, _| over.push((local, remote, are)));
         over.len()
     };
     assert_eq!(told(&mut bench), 1);
@@ -137,5 +136,5 @@ fn ends_that_serve_the_next_connection_are_not_over() {
     bench.client.close(next);
     bench.settle();
     assert_eq!(told(&mut bench), 2);
-    assert_eq!(over, [(local, SERVER, Some(State::Established)), (local, SERVER, None)]);
+    assert_eq!(over, [(local, SERVER, EndsAre::Others), (local, SERVER, EndsAre::Free)]);
 }

@@ -47,6 +47,8 @@ pub(crate) struct ControlGroups {
     stacks: BTreeMap<u16, Holder>,
     /// The stacks whose packets a program judges.
     judged: BTreeSet<u16>,
+    /// Of some stack's process a program judges connect() since a look, which nobody has asked about yet.
+    judges_connects: bool,
 }
 
 /// Who has a stack.
@@ -56,6 +58,8 @@ struct Holder {
     /// The groups by which the kernel judges its sockets, by their numbers: those in which the process was seen, and in which
     /// sockets were made that it listens with. With each, what judges there. What a group that has gone, or cannot be opened any more, had last counts on: its sockets keep it.
     groups: BTreeMap<u64, Option<String>>,
+    /// A program judges the process's connect(), as of the last look.
+    judges_connect: bool,
 }
 
 impl Holder {
@@ -66,8 +70,9 @@ impl Holder {
             Ok(Some((group, name))) => {
                 present = fstat(&group).map_or(0, |status| status.st_ino);
                 self.groups.insert(present, judge_at(group.as_fd(), &name, &PACKETS));
+                self.judges_connect = judge_at(group.as_fd(), &name, &CONNECT).is_some();
             }
-            Ok(None) => {}
+            Ok(None) => self.judges_connect = false,
             Err(error) if is_over(self.process, &error) => return None,
             Err(error) => return Some(unreadable(self.process, &error)),
         }
@@ -135,7 +140,7 @@ impl ControlGroups {
 
     /// A stack is a process's from now on, whose group is looked at. (If a program judges it already, its listeners say so.)
     pub(crate) fn watch(&mut self, stack: u16, process: Pid) {
-        let mut holder = Holder { process, groups: BTreeMap::new() };
+        let mut holder = Holder { process, groups: BTreeMap::new(), judges_connect: false };
         if holder.look(&self.hierarchy).is_some() {
             self.judged.insert(stack);
         }
@@ -153,7 +158,12 @@ impl ControlGroups {
     pub(crate) fn look(&mut self) -> Vec<String> {
         let mut news = BTreeMap::new();
         for (&stack, holder) in &mut self.stacks {
+            let judged = holder.judges_connect;
             let judge = holder.look(&self.hierarchy);
+            if holder.judges_connect && !judged {
+                self.free.borrow_mut().retain(|(known, ..), _| *known != holder.process);
+                self.judges_connects = true;
+            }
             let pid = holder.process.as_raw_nonzero();
             if judge.is_none() && self.judged.remove(&stack) {
                 news.insert(pid, format!("process {pid} is accelerated again: no BPF program of its control groups judges its packets any more"));
@@ -168,6 +178,11 @@ impl ControlGroups {
             }
         }
         news.into_values().collect()
+    }
+
+    /// Whether a program has begun to judge connect() of a process that has a stack: what it was granted before counts no more.
+    pub(crate) fn begins_to_judge_connects(&mut self) -> bool {
+        std::mem::take(&mut self.judges_connects)
     }
 
     /// The stacks whose packets a program judges, as of the last look.
@@ -328,13 +343,18 @@ mod tests {
         result as libc::c_int
     }
 
-    /// A program that lets everything through: `r0 = 1; exit`.
-    fn program() -> OwnedFd {
+    const BPF_PROG_ATTACH: libc::c_int = 8;
+    const BPF_PROG_DETACH: libc::c_int = 9;
+    const CGROUP_SKB: u32 = 8;
+    const CGROUP_SOCK_ADDR: u32 = 18;
+
+    /// A program of a type, for a hook of that, that lets everything through: `r0 = 1; exit`.
+    fn program(kind: u32, hook: u32) -> OwnedFd {
         const BPF_PROG_LOAD: libc::c_int = 5;
-        const CGROUP_SKB: u32 = 8;
         let instructions: [u64; 2] = [0x0000_0001_0000_00b7, 0x95];
         let mut attributes = [0_u32; 32];
-        attributes[..2].copy_from_slice(&[CGROUP_SKB, 2]);
+        attributes[..2].copy_from_slice(&[kind, 2]);
+        attributes[17] = hook;
         for (at, pointer) in [(2, instructions.as_ptr().addr()), (4, c"GPL".as_ptr().addr())] {
             attributes[at] = pointer as u32;
             attributes[at + 1] = (pointer as u64 >> 32) as u32;
@@ -361,12 +381,10 @@ mod tests {
         }
     }
 
-    #[test]
-    fn a_process_whose_group_has_a_program_is_the_kernels() {
-        const BPF_PROG_ATTACH: libc::c_int = 8;
-        const BPF_PROG_DETACH: libc::c_int = 9;
+    /// Made for a test, and what its programs are attached to.
+    fn group(test: &str) -> (Group, OwnedFd) {
         let root = Hierarchy::default().root().unwrap();
-        let name = format!("overfly-test-{}", std::process::id());
+        let name = format!("overfly-test-{test}-{}", std::process::id());
         mkdirat(&root, &name, Mode::from_raw_mode(0o755)).unwrap();
         let process = std::process::Command::new("sleep").arg("60").spawn().unwrap();
         let group = Group { root, name, process };
@@ -375,19 +393,46 @@ mod tests {
         let members =
             openat(&group.root, format!("{}/cgroup.procs", group.name), flags, Mode::empty()).unwrap();
         rustix::io::write(&members, id.to_string().as_bytes()).unwrap();
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC;
+        let folder = openat(&group.root, &group.name, flags, Mode::empty()).unwrap();
+        (group, folder)
+    }
 
+    #[test]
+    fn a_program_that_judges_connect_is_news() {
+        let (group, folder) = group("connect");
+        let pid = Pid::from_raw(group.process.id().cast_signed()).unwrap();
+        let mut groups = ControlGroups::default();
+        groups.watch(5, pid);
+        let connect = Request::new(Kind::Connect);
+        assert!(groups.check(pid, &connect).is_ok());
+        assert!(groups.look().is_empty() && !groups.begins_to_judge_connects());
+        let program = program(CGROUP_SOCK_ADDR, CONNECT[0]);
+        let mut attributes = [0_u32; 32];
+        attributes[..3].copy_from_slice(&[folder.as_raw_fd() as u32, program.as_raw_fd() as u32, CONNECT[0]]);
+        bpf(BPF_PROG_ATTACH, &mut attributes);
+        assert!(groups.look().is_empty() && groups.judged().is_empty(), "it does not judge packets");
+        assert!(groups.begins_to_judge_connects() && groups.check(pid, &connect).is_err());
+        assert!(groups.look().is_empty() && !groups.begins_to_judge_connects());
+        bpf(BPF_PROG_DETACH, &mut attributes);
+        assert!(groups.look().is_empty() && !groups.begins_to_judge_connects());
+        assert!(groups.check(pid, &connect).is_ok());
+    }
+
+    #[test]
+    fn a_process_whose_group_has_a_program_is_the_kernels() {
+        let (group, folder) = group("packets");
+        let id = group.process.id();
         let pid = Pid::from_raw(id.cast_signed()).unwrap();
         let listen = Request::new(Kind::Listen);
         let own = rustix::process::getpid();
         let before = ControlGroups::default().check(own, &listen);
         assert!(ControlGroups::default().check(pid, &listen).is_ok(), "{before:?}");
-        let folder =
-            openat(&group.root, &group.name, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).unwrap();
         let mut groups = ControlGroups::default();
         groups.watch(5, pid);
         groups.watch(6, own);
         assert!(groups.look().is_empty());
-        let program = program();
+        let program = program(CGROUP_SKB, 0);
         let mut attributes = [0_u32; 32];
         let numbers = [folder.as_raw_fd() as u32, program.as_raw_fd() as u32, PACKETS[1]];
         attributes[..3].copy_from_slice(&numbers);
