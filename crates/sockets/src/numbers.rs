@@ -102,7 +102,7 @@ mod tests {
     #[test]
     fn descriptors_are_above_the_limit_which_stays_as_it_is() {
         let limits = getrlimit(Resource::Nofile);
-        let room = limits.maximum.map(|hard| hard - ROOM);
+        let room = limits.maximum.map(|hard| hard.min(LARGEST) - ROOM);
         let before = Rlimit { current: room.min(limits.current), ..limits };
         prlimit(None, Resource::Nofile, before).unwrap();
         let (soft, _) = end_of_programs().unwrap();
