@@ -219,19 +219,17 @@ impl Engine {
         self.flows.find(&Tuple::new(local, remote)).map(|index| self.flows.at(index).state)
     }
 
-    /// Whether there is a flow in TIME-WAIT between these ends that a new one may take the place of as with Linux's tcp_tw_reuse: both
-    /// sides' timestamps tell the segments of one from the other's (RFC 6191 section 2), as a second has passed, which is the
-    /// longest tick of such a clock (RFC 7323 section 5.4).
+    /// For how long a flow between these ends has been in TIME-WAIT since it last acknowledged the peer's FIN. `None` if none is, or if it had
+    /// no timestamps, which tell its segments from those of the next one that takes its place (RFC 6191 section 2).
     #[must_use]
-    pub fn has_waited(&self, now: Instant, local: SocketAddr, remote: SocketAddr) -> bool {
-        const LONGEST_TICK: Duration = Duration::from_secs(1);
-        let Some(index) = self.flows.find(&Tuple::new(local, remote)) else { return false };
-        let flow = self.flows.at(index);
-        let Some(end) = flow.linger_at.tick().filter(|_| flow.state == State::TimeWait) else { return false };
-        let longest = Ticks::from(LONGEST_TICK);
-        let wait = Ticks::from(self.shared.config.time_wait);
-        let last = now.tick().after(Ticks(wait.0.saturating_sub(longest.0)));
-        flow.flags.has(Flags::TIMESTAMPS) && wait >= longest && !last.is_before(end)
+    pub fn has_waited(&self, now: Instant, local: SocketAddr, remote: SocketAddr) -> Option<Duration> {
+        let flow = self.flows.at(self.flows.find(&Tuple::new(local, remote))?);
+        let end = flow.linger_at.tick().filter(|_| flow.state == State::TimeWait)?;
+        let now = now.tick();
+        let Ticks(left) = if end.is_before(now) { Ticks::ZERO } else { end.since(now) };
+        let Ticks(wait) = Ticks::from(self.shared.config.time_wait);
+        let waited = u64::from(wait.saturating_sub(left)) << TICK_SHIFT;
+        flow.flags.has(Flags::TIMESTAMPS).then(|| Duration::from_micros(waited))
     }
 
     /// `bytes` more bytes of the stream may be asked for through [`Owner::fill`]. Nothing after [`Engine::shutdown`].

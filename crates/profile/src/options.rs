@@ -275,7 +275,7 @@ options! {
         tcp_shared_local_ports_no_fallback: "EF_TCP_SHARED_LOCAL_PORTS_NO_FALLBACK" = 0, [0..=1], "1: connect() fails with EADDRNOTAVAIL where no shared port is free; 0: it takes a port of its own";
         tcp_shared_local_ports_per_ip: "EF_TCP_SHARED_LOCAL_PORTS_PER_IP" = 0, [0..=1], "1: each local address that sockets were bound to without a port (IP_BIND_ADDRESS_NO_PORT) has shared ports of its own; 0: such sockets take a port of their own";
         tcp_shared_local_ports_per_ip_max: "EF_TCP_SHARED_LOCAL_PORTS_PER_IP_MAX" = 0, [0..=65535], "shared local ports of one address at most; 0: EF_TCP_SHARED_LOCAL_PORTS_MAX";
-        tcp_shared_local_ports_reuse_fast: "EF_TCP_SHARED_LOCAL_PORTS_REUSE_FAST" = 0, [0..=1], "1: a shared port in TIME-WAIT serves the next connection to the same peer at once; 0: after a second, and without timestamps when TIME-WAIT is over";
+        tcp_shared_local_ports_reuse_fast: "EF_TCP_SHARED_LOCAL_PORTS_REUSE_FAST" = 0, [0..=1], "1: a shared port in TIME-WAIT serves the next connection to the same peer at once; 0: after a second with timestamps, or 50 ms where no other one is free, and without timestamps when TIME-WAIT is over";
         tcp_shared_local_ports_step: "EF_TCP_SHARED_LOCAL_PORTS_STEP" = 1, [1..=65535], "shared local ports that are added at a time";
         tcp_syncookies: "EF_TCP_SYNCOOKIES" = 2, [0..=2], "1: a full queue of half-open connections answers with SYN cookies; 0: it drops; 2: net.ipv4.tcp_syncookies";
         tcp_tconst_msl: "EF_TCP_TCONST_MSL" = 25, [1..=255], "maximum segment lifetime in seconds: TIME-WAIT lasts twice as long";

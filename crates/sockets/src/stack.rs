@@ -17,6 +17,7 @@ mod stream;
 mod tap;
 
 use core::net::SocketAddr;
+use core::time::Duration;
 
 use overfly_broker::watch::Show;
 use overfly_engine::{Engine, Instant};
@@ -26,7 +27,7 @@ use overfly_wire::MacAddr;
 
 pub(crate) use self::datagram::{DatagramTable, Datagrams};
 pub(crate) use self::datagram::{Read, Record, Trouble};
-pub(crate) use self::opened::{EndsAre, TIME_WAIT};
+pub(crate) use self::opened::{EndsAre, TIME_WAIT, TIME_WAIT_LEAST};
 use crate::interest::bits;
 use crate::socket::{Listening, Side, Socket, SocketId, SocketState};
 use crate::socket_table::SocketTable;
@@ -211,15 +212,23 @@ impl<T: Link> Stack<T> {
         Some(id)
     }
 
-    /// Whether an active open could have these ends; `reuse` counts those in TIME-WAIT as free at once, and not only where
-    /// [`Engine::has_waited`].
+    /// Whether an active open could have these ends; those in TIME-WAIT have to have been for so long, with timestamps
+    /// ([`Engine::has_waited`]), or `None`: are free at once.
     #[must_use]
-    pub fn is_free(&self, now: Instant, local: SocketAddr, remote: SocketAddr, reuse: bool) -> bool {
+    pub fn is_free(
+        &self,
+        now: Instant,
+        local: SocketAddr,
+        remote: SocketAddr,
+        after: Option<Duration>,
+    ) -> bool {
         let Some(interface) = self.interface(Side::Network) else { return true };
-        interface.engine.state_between(local, remote).is_none_or(|state| {
-            state == overfly_engine::State::TimeWait
-                && (reuse || interface.engine.has_waited(now, local, remote))
-        })
+        let waited =
+            |after| interface.engine.has_waited(now, local, remote).is_some_and(|time| time >= after);
+        interface
+            .engine
+            .state_between(local, remote)
+            .is_none_or(|state| state == overfly_engine::State::TimeWait && after.is_none_or(waited))
     }
 
     /// The socket stays in the kernel: forget it. Its interests are the kernel's.

@@ -8,12 +8,13 @@ use overfly_wire::MacAddr;
 use rustix::io::Errno;
 
 use super::kept::Need;
-use super::ports::{SharedPort, SharedPorts};
+use super::ports::{LOOKS, SharedPort, SharedPorts};
 use super::session::Session;
 use super::{Process, has_addresses_of_its_own};
 use crate::kernel::{self, now};
 use crate::memory::Source;
 use crate::socket::{Side, SocketId, SocketState, canonical};
+use crate::stack::{TIME_WAIT, TIME_WAIT_LEAST};
 use crate::statistics::{Refused, Why};
 use crate::{allocate, sys};
 
@@ -157,18 +158,19 @@ impl Process {
         let now = now();
         let reuse = options.tcp_shared_local_ports_reuse_fast != 0;
         let source = if from.is_unspecified() { own } else { Some(from) };
-        let is_free = |port| {
-            source.is_some_and(|source| stack.is_free(now, SocketAddr::new(source, port), remote, reuse))
+        let is_free = |port, must| {
+            let after = (!reuse).then_some(if must { TIME_WAIT_LEAST } else { TIME_WAIT });
+            source.is_some_and(|source| stack.is_free(now, SocketAddr::new(source, port), remote, after))
         };
         let kept = kept.as_deref().filter(|_| from.is_unspecified());
-        let used_before = |ports: &SharedPorts, at_once| {
-            let port = kept?.next_port(now, remote, at_once).filter(|&port| is_free(port))?;
+        let used_before = |ports: &SharedPorts, must| {
+            let port = kept?.next_ports(now, remote, must).take(LOOKS).find(|&port| is_free(port, must))?;
             Some(SharedPort::Chosen(port, ports.holder(anywhere(remote, port))?))
         };
         // Ends that were granted, then new ones, then those that should rest.
         let shared = used_before(shared_ports, reuse).unwrap_or_else(|| {
             let rests = |port| kept.is_some_and(|kept| kept.rests(now, (port, remote)));
-            let is_fresh = |port| is_free(port) && !rests(port);
+            let is_fresh = |port| is_free(port, false) && !rests(port);
             match shared_ports.choose(options, from, remote.is_ipv4(), is_fresh) {
                 SharedPort::Exhausted => used_before(shared_ports, true).unwrap_or(SharedPort::Exhausted),
                 chosen => chosen,

@@ -12,13 +12,15 @@ use std::collections::{BTreeSet, HashMap};
 use overfly_broker::Route;
 use overfly_engine::Instant;
 
-use crate::stack::TIME_WAIT;
+use crate::stack::{TIME_WAIT, TIME_WAIT_LEAST};
 
 /// How long what the broker has granted holds.
 const TRUST: Duration = Duration::from_secs(10);
 /// The peer of a connection that is over may have it in TIME-WAIT, and takes another one only if its timestamps, of a millisecond, are
 /// newer (RFC 6191 section 2).
 const REST: Duration = Duration::from_millis(10);
+/// The engine's clock has ticks.
+const CLOCK: Duration = Duration::from_millis(50);
 /// How long ends are kept that could have a connection and have none.
 const IDLE: Duration = Duration::from_secs(2);
 /// And how many.
@@ -43,8 +45,8 @@ struct Grant {
 struct Idle {
     /// When there should be another one at the earliest.
     ready: Instant,
-    /// There cannot be one before.
-    waits: bool,
+    /// When there can be one, if there must.
+    possible: Instant,
 }
 
 /// What a connection between two ends needs.
@@ -90,18 +92,24 @@ impl Kept {
         self.grants.get(&ends).and_then(|grant| grant.idle).is_some_and(|idle| now < idle.ready)
     }
 
-    /// The port that is ready for a connection to this peer for the longest; `at_once`: or that could have one.
-    pub(super) fn next_port(&self, now: Instant, peer: SocketAddr, at_once: bool) -> Option<u16> {
-        let &(ready, port) = self.by_peer.get(&peer)?.first()?;
-        let idle = self.grants.get(&(port, peer))?.idle?;
-        (ready <= now || at_once && !idle.waits).then_some(port)
+    /// The ports that are ready for a connection to this peer, the one that is for the longest first; `must`: and those that could have one.
+    pub(super) fn next_ports(&self, now: Instant, peer: SocketAddr, must: bool) -> impl Iterator<Item = u16> {
+        let ports = self.by_peer.get(&peer).into_iter().flatten();
+        let possible = move |port| {
+            let idle = self.grants.get(&(port, peer)).and_then(|grant| grant.idle);
+            must && idle.is_some_and(|idle| idle.possible <= now)
+        };
+        // Who is ready later is possible later, too.
+        ports.take_while(move |&&(ready, port)| ready <= now || possible(port)).map(|&(_, port)| port)
     }
 
     /// A connection is over; `waits`: and in TIME-WAIT. True if its ends are kept.
     pub(super) fn ended(&mut self, now: Instant, ends: Ends, waits: bool) -> bool {
         let Some(grant) = self.remove(ends) else { return false };
-        let ready = now + if waits { TIME_WAIT } else { REST };
-        self.grants.insert(ends, Grant { idle: Some(Idle { ready, waits }), ..grant });
+        let (ready, possible) =
+            if waits { (TIME_WAIT + CLOCK, TIME_WAIT_LEAST) } else { (REST, Duration::ZERO) };
+        let (ready, possible) = (now + ready, now + possible);
+        self.grants.insert(ends, Grant { idle: Some(Idle { ready, possible }), ..grant });
         self.idle.insert((ready, ends));
         self.by_peer.entry(ends.1).or_default().insert((ready, ends.0));
         true
@@ -243,26 +251,34 @@ mod tests {
         let route = Route { source: "10.0.0.1".parse().unwrap(), next_hop: MacAddr([2; 6]) };
         let [peer, other] = ["10.0.0.9:80", "10.0.0.8:80"].map(|peer| peer.parse().unwrap());
         let at = |milliseconds: u64| Instant::from_micros(milliseconds * 1000);
+        let next =
+            |kept: &Kept, milliseconds, peer, must| kept.next_ports(at(milliseconds), peer, must).next();
         let mut kept = Kept::default();
-        assert_eq!(kept.next_port(at(0), peer, true), None);
+        assert_eq!(next(&kept, 0, peer, true), None);
         for (port, peer, ended) in [(3, peer, 0), (1, other, 1), (2, peer, 2), (4, peer, 3)] {
             kept.granted(at(0), (port, peer), 1, route);
             assert!(kept.ended(at(ended), (port, peer), false));
         }
-        assert_eq!(kept.next_port(at(9), peer, false), None, "they rest");
-        assert_eq!(kept.next_port(at(9), peer, true), Some(3));
+        assert_eq!(next(&kept, 9, peer, false), None, "they rest");
+        assert_eq!(next(&kept, 9, peer, true), Some(3));
+        assert_eq!(
+            kept.next_ports(at(12), peer, false).collect::<Vec<_>>(),
+            [3, 2],
+            "the first may be somebody's"
+        );
         assert_eq!(kept.take_up(at(9), (3, peer), 1), Need::Nothing(route));
         assert_eq!(kept.take_up(at(9), (2, peer), 1), Need::Nothing(route), "somebody else has found it");
-        assert_eq!(kept.next_port(at(13), peer, false), Some(4));
+        assert_eq!(next(&kept, 13, peer, false), Some(4));
         assert_eq!(kept.take_up(at(13), (4, peer), 1), Need::Nothing(route));
-        assert_eq!(kept.next_port(at(13), peer, true), None);
-        assert_eq!(kept.next_port(at(13), other, false), Some(1));
+        assert_eq!(next(&kept, 13, peer, true), None);
+        assert_eq!(next(&kept, 13, other, false), Some(1));
         // In TIME-WAIT.
         assert!(kept.ended(at(20), (4, peer), true) && kept.ended(at(30), (2, peer), false));
-        assert_eq!(kept.next_port(at(31), peer, true), Some(2));
+        assert_eq!(next(&kept, 31, peer, true), Some(2));
         assert_eq!(kept.take_up(at(31), (2, peer), 1), Need::Nothing(route));
-        assert_eq!(kept.next_port(at(1_069), peer, true), None, "there cannot be another one yet");
-        assert_eq!(kept.next_port(at(1_070), peer, false), Some(4));
+        assert_eq!(next(&kept, 69, peer, true), None, "there cannot be another one yet");
+        assert_eq!((next(&kept, 70, peer, false), next(&kept, 70, peer, true)), (None, Some(4)));
+        assert_eq!((next(&kept, 1_069, peer, false), next(&kept, 1_070, peer, false)), (None, Some(4)));
         assert_eq!(kept.next_expiry(), Some(at(2_011)), "the other peer's");
         assert_eq!(kept.expired(at(2_011), false), Some((1, other)));
         assert_eq!(kept.next_expiry(), Some(at(3_070)));

@@ -17,7 +17,7 @@ use crate::numbers;
 
 /// How many ports are looked at for one that is free before there is another one, or a connection takes a port of its own: as many as cost
 /// less than that. They are taken in turn: where so many are in use, as in TIME-WAIT, those behind them mostly are as well.
-const LOOKS: usize = 16;
+pub(super) const LOOKS: usize = 16;
 /// How often it is looked for ports that nobody needs any more.
 const SWEEP: Duration = Duration::from_millis(100);
 
@@ -212,6 +212,9 @@ impl Pool {
     /// Takes more ports, up to `most` in all and as long as there are descriptors to spare. False if there is none more.
     fn grow(&mut self, count: usize, most: usize) -> bool {
         let before = self.ports.len();
+        if before >= most {
+            return false;
+        }
         let most = most.min(usize::try_from(numbers::to_spare()).unwrap_or(most));
         for _ in before..before.saturating_add(count).min(most) {
             let Ok((port, socket)) = kernel::reserve_port(self.address) else { break };

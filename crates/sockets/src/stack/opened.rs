@@ -13,9 +13,13 @@ use crate::socket::{self, Side, SocketId};
 use crate::socket_table::AfterCallback;
 use crate::told;
 
-/// After so long ends whose connection has only just come into TIME-WAIT may have the next one, if it had timestamps ([`Engine::has_waited`];
-/// the engine's clock has ticks).
-pub(crate) const TIME_WAIT: Duration = Duration::from_millis(1_050);
+/// After so long ends in TIME-WAIT should have the next connection, if the last one had timestamps ([`Engine::has_waited`]), as with Linux's
+/// tcp_tw_reuse: a second is the longest tick of their clocks (RFC 7323 section 5.4).
+pub(crate) const TIME_WAIT: Duration = Duration::from_secs(1);
+/// After so long they may, where there are no others: no clock that is known has ticks of more than 10 ms. A peer that has not heard the last
+/// acknowledgment, and whose FIN has not come again, answers the SYN by a challenge, and the next one goes at once (RFC 9293 section 3.5.1).
+/// Linux has tcp_tw_reuse_delay for it, of a millisecond or more.
+pub(crate) const TIME_WAIT_LEAST: Duration = Duration::from_millis(50);
 
 /// What the ends of a connection that is over are good for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -51,11 +55,11 @@ impl<T: Link> Stack<T> {
             AfterCallback::Disconnected { side, local, remote, descriptor } => {
                 let engine = interfaces[side.index()].as_ref().map(|interface| &interface.engine);
                 let state = engine.and_then(|engine| engine.state_between(local, remote));
-                let waited = |engine: &Engine| engine.has_waited(now + TIME_WAIT, local, remote);
+                let waits = |engine: &Engine| engine.has_waited(now, local, remote).is_some();
                 let ends = match state {
                     Some(State::FinWait2) => return true,
                     None => EndsAre::Free,
-                    Some(State::TimeWait) if engine.is_some_and(waited) => EndsAre::InTimeWait,
+                    Some(State::TimeWait) if engine.is_some_and(waits) => EndsAre::InTimeWait,
                     Some(State::TimeWait) => EndsAre::LongInTimeWait,
                     Some(_) => EndsAre::Others,
                 };

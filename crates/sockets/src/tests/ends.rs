@@ -1,7 +1,7 @@
 //! How connections end: by FIN, by RST, and by close() with something left.
 
 use super::*;
-use crate::stack::EndsAre;
+use crate::stack::{EndsAre, TIME_WAIT_LEAST};
 
 #[test]
 fn hang_up_is_reported_without_being_asked_for() {
@@ -112,10 +112,8 @@ fn ends_that_serve_the_next_connection_are_not_over() {
     bench.server.close(server);
     bench.settle();
     let local = bench.client.socket(first).local;
-    assert!(
-        !bench.client.is_free(bench.now, local, SERVER, false)
-            && bench.client.is_free(bench.now, local, SERVER, true)
-    );
+    let is_free = |bench: &Bench, after| bench.client.is_free(bench.now, local, SERVER, after);
+    assert!(!is_free(&bench, Some(TIME_WAIT_LEAST)) && is_free(&bench, None));
     let next = bench.client.open(7, false, true).unwrap();
     bench
         .client
