@@ -173,6 +173,26 @@ fn ports_in_time_wait_serve_again_when_they_must() {
     assert_eq!((sum(&told, "connects"), sum(&told, "shared ports")), (200, 200), "{told}");
 }
 
+/// It is in LAST-ACK, says so, and hears a reset: the next SYN follows at once, and no timer runs (RFC 9293 section 3.5.1).
+#[test]
+fn a_peer_that_has_not_heard_the_last_acknowledgment_gets_the_next_connection() {
+    let bench = Bench::new(1);
+    // The only packet of such a connection that has neither data nor another flag.
+    let rules = format!(
+        "table inet t {{ chain i {{ type filter hook input priority 0; tcp dport {PORT} tcp flags == ack ip length 52 counter drop; }}; }}"
+    );
+    bench.lab.client.command("nft", &[&rules]);
+    let mut script = Script::start(&bench, "100", &["100h", "wait", "100h"]);
+    assert_eq!(script.opened(), (100, 100, String::new()));
+    std::thread::sleep(Duration::from_millis(60));
+    script.go_on();
+    assert_eq!(script.opened().0, 100);
+    let told = script.end();
+    let (resets, timeouts) = (sum(&told, "resets_sent:"), sum(&told, "timeouts:"));
+    // On a slow machine FINs come again, and some of these connections get ports of their own.
+    assert!(resets > 0 && timeouts * 2 < resets, "{resets} resets, {timeouts} timeouts: {told}");
+}
+
 #[test]
 fn a_connection_that_the_kernel_has_got_keeps_its_ends() {
     let bench = Bench::new(1);
