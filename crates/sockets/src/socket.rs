@@ -378,6 +378,11 @@ impl Socket {
         dissolved && self.state == SocketState::Ended && !self.disconnected
     }
 
+    /// The kernel's socket is what is left of it, by another process.
+    pub(crate) fn was_left_to_kernel(&self) -> bool {
+        self.was_dissolved() && self.dissolved_by_several.is_some_and(told::Error::is_kernels)
+    }
+
     /// The program has.
     #[inline]
     pub(crate) fn has_read(&mut self, count: usize) {
