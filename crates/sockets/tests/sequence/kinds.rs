@@ -1,6 +1,6 @@
 //! Sequences of some kind (see `script/kinds.rs`), which differed once and must not again, as in [`super::found`].
 
-pub(crate) const KINDS: [(&str, &str); 33] = [
+pub(crate) const KINDS: [(&str, &str); 34] = [
     (
         "seed 85000170: a datagram that came before the process took part in its port is read before those that came later",
         "v4\n\
@@ -422,5 +422,15 @@ pub(crate) const KINDS: [(&str, &str); 33] = [
          M poll a I -\n\
          L fill a\n\
          L leave a 5",
+    ),
+    (
+        "seed 1000071288: what a connect() was refused, and bind() has bound since, has the address that bind() said",
+        "v4\n\
+         L socket a n\n\
+         L connect a 5\n\
+         L bind a 0 any\n\
+         L get a name\n\
+         L connect a 6\n\
+         L get a name",
     ),
 ];
