@@ -123,6 +123,8 @@ pub(crate) struct Process {
     stalled: Option<stalled::Stalled>,
     /// The program waits in epoll_wait, poll or select: output can wait until then.
     pub(crate) event_loop: bool,
+    /// In epoll_wait, the last time.
+    waits_in_set: bool,
     meetings: dividing::Meetings,
     pub(crate) pumped: Instant,
     /// When the counters were last shown, and a place for their values.
@@ -238,6 +240,7 @@ impl Process {
             device_asked: None,
             stalled: None,
             event_loop: false,
+            waits_in_set: false,
             meetings: dividing::Meetings::NONE,
             pumped: Instant::from_micros(0),
             shown: Instant::from_micros(0),

@@ -268,6 +268,11 @@ impl Sleepers {
         }
     }
 
+    /// Whether a thread sleeps until something happens to a socket, as in poll().
+    pub(crate) fn any_wants(&self, id: SocketId) -> bool {
+        self.beside > 0 && self.waiters.iter().any(|waiter| waiter.asleep && waiter.wants.contains(&id))
+    }
+
     /// In the child of a fork all but one of the threads are gone. Returns the signals, which are the parent's.
     pub(crate) fn forget(&mut self) -> Vec<i32> {
         let queues = core::mem::take(&mut self.queues);

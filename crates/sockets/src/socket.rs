@@ -237,6 +237,8 @@ pub(crate) struct Socket {
     pub(crate) passive: bool,
     /// Accepted by a listener at any address, or connected from a shared port: AF_UNSPEC makes it forget its own.
     pub(crate) at_any: bool,
+    /// bind() has given the kernel's socket another address since the connection was over.
+    pub(crate) bound_since: bool,
     /// How often the process had forked when it was accepted or connected.
     pub(crate) forks: u32,
     /// Of a lost connection: which ancestor has it.
@@ -300,6 +302,7 @@ impl Socket {
             disconnected: false,
             passive: false,
             at_any: false,
+            bound_since: false,
             forks: 0,
             ancestor: 0,
             queued: false,
@@ -372,10 +375,16 @@ impl Socket {
         }
     }
 
-    /// Another process has ended what is left of it, by connect() to AF_UNSPEC or one that said that it has failed.
+    /// Another process has ended what is left of it, by connect() to AF_UNSPEC or one that said that it has failed, or has left it to
+    /// the kernel.
     pub(crate) fn was_dissolved(&self) -> bool {
         let dissolved = self.dissolved_by_several.is_some_and(|dissolved| !dissolved.is_pending());
         dissolved && self.state == SocketState::Ended && !self.disconnected
+    }
+
+    /// The kernel's socket is what is left of it, by another process.
+    pub(crate) fn was_left_to_kernel(&self) -> bool {
+        self.was_dissolved() && self.dissolved_by_several.is_some_and(told::Error::is_kernels)
     }
 
     /// The program has.

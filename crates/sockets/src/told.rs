@@ -10,6 +10,9 @@ use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 /// The first word counts those that are given. A process that needs more, and its children, hear of an error each, and read for themselves.
 const WORDS: u32 = 4096;
 
+/// What a word says of what the kernel tells.
+const KERNELS: u32 = 2;
+
 static WORDS_OF_FAMILY: AtomicPtr<AtomicU32> = AtomicPtr::new(null_mut());
 
 /// Before a fork: children have the memory as well.
@@ -53,6 +56,17 @@ impl Error {
     /// Whether nobody has been told.
     pub(crate) fn is_pending(self) -> bool {
         word(self.0).is_some_and(|word| word.load(Ordering::Relaxed) == 0)
+    }
+
+    /// Nobody is to be told here any more: whoever asks is to ask the kernel.
+    pub(crate) fn leave_to_kernel(self) {
+        if let Some(word) = word(self.0) {
+            word.store(KERNELS, Ordering::Relaxed);
+        }
+    }
+
+    pub(crate) fn is_kernels(self) -> bool {
+        word(self.0).is_some_and(|word| word.load(Ordering::Relaxed) == KERNELS)
     }
 
     /// Whether it is for who asks now.
@@ -128,6 +142,8 @@ mod tests {
         assert!(first.is_pending() && heirs.take());
         assert!(!first.is_pending() && !first.take() && second.is_pending());
         assert_eq!((Error::of_number(0), Error::of_number(WORDS)), (None, None));
+        second.leave_to_kernel();
+        assert!(second.is_kernels() && !second.is_pending() && !second.take() && !first.is_kernels());
     }
 
     #[test]

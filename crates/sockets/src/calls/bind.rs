@@ -2,7 +2,7 @@
 
 use rustix::io::Errno;
 
-use super::{Answer, is_connection, lock_socket};
+use super::{Answer, is_connection, lock_entry, lock_socket};
 use crate::process::{contexts, is_active};
 
 /// A connection has its port, whatever the kernel's socket behind it has. When it is over that is free again, and so is the
@@ -22,6 +22,15 @@ pub(crate) fn may_bind(descriptor: i32) -> Result<(), Errno> {
         }
         Err(Answer::Done(Err(error))) => Err(error),
         _ => Ok(()),
+    }
+}
+
+/// bind() in the kernel succeeded: what was a connection has that address now.
+pub(crate) fn bound(descriptor: i32) {
+    if let Some((mut guard, id)) = lock_entry(descriptor)
+        && is_connection(&guard, id)
+    {
+        guard.stack.socket_mut(id).bound_since = true;
     }
 }
 

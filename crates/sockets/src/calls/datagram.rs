@@ -161,9 +161,7 @@ pub(crate) fn receive(
         if let Some(datagram) = read_here(&mut guard, id, target, flags) {
             return Answer::ok(Received::Here(datagram));
         }
-        // An epoll set that the program waits for says when the kernel's socket is ready.
-        let watched = guard.event_loop && guard.stack.socket(id).interests != NONE;
-        if (!watched || guard.stack.datagrams(id).is_none_or(|part| part.kernel_ready))
+        if (!guard.has_just_heard_of(id) || guard.stack.datagrams(id).is_none_or(|part| part.kernel_ready))
             && let Some(answer) = read_in_kernel(&mut guard, id, flags, &mut in_kernel)
         {
             return answer;

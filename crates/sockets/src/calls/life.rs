@@ -161,8 +161,14 @@ pub(crate) fn name(descriptor: i32, remote: bool) -> Answer<SocketAddr> {
     }
     let over = process.stack.is_over(id);
     let socket = process.stack.socket(id);
+    // Another process may have connected it anew.
+    if remote && (socket.disconnected || socket.was_dissolved()) && process.leaves_to_all(id) {
+        return Answer::Kernel;
+    }
+    let socket = process.stack.socket(id);
     let presented = |address| Answer::ok(presented(address, socket.v6, process.interface_index));
     match socket.state {
+        SocketState::Ended if !remote && socket.bound_since => Answer::Kernel,
         SocketState::Connecting | SocketState::Ended if remote => Answer::error(Errno::NOTCONN),
         SocketState::Connected if remote && over => Answer::error(Errno::NOTCONN),
         SocketState::Connected | SocketState::Lost if remote => presented(socket.remote),

@@ -188,7 +188,7 @@ impl Poll<'_> {
             let process = self.rounds.enter(context);
             if !self.met.has(context) {
                 self.met = self.met.and(Contexts::one(context));
-                process.waits_for_events();
+                process.waits_for_events(false);
             }
             process.pump();
             process.hand_over_urgent();

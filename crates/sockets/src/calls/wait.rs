@@ -287,7 +287,7 @@ impl Wait {
                 if context != own && has_inherited() {
                     process.claim_watched(set);
                 }
-                process.waits_for_events();
+                process.waits_for_events(true);
             }
             process.pump();
             process.hand_over_urgent();

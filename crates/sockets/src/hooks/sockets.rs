@@ -141,6 +141,9 @@ pub unsafe extern "C" fn bind(descriptor: c_int, address: *const sockaddr, lengt
         // SAFETY: the program's arguments, handed on.
         result = unsafe { next::bind(descriptor, address, length) };
     }
+    if result == 0 && is_ours(descriptor) {
+        bind::bound(descriptor);
+    }
     result
 }
 

@@ -25,6 +25,7 @@ pub(crate) fn before_exec() {
             }
         }
         if !process.stack.is_running() {
+            process.leave_ends();
             return;
         }
         runs = true;
@@ -57,6 +58,21 @@ impl Process {
                 Side::Loopback => self.hand_over_within_host(id, None),
                 Side::Network => self.hand_over_nobodys(id),
             };
+        }
+    }
+
+    /// Of inherited connections that are over the next image is told what nobody has been told yet.
+    fn leave_ends(&mut self) {
+        for id in self.stack.over() {
+            let socket = self.stack.socket_mut(id);
+            socket.catch_up();
+            let tells = socket.pending_error().is_some() || !socket.receive.is_empty();
+            let stays = |descriptor| {
+                table::lookup(descriptor) == Entry::Socket(id) && !kernel::is_close_on_exec(descriptor)
+            };
+            if tells && (0..table::length()).any(stays) {
+                let _ = self.hand_over(id);
+            }
         }
     }
 

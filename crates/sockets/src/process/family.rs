@@ -115,6 +115,12 @@ impl Process {
     /// connect it anew. Returns whether it is.
     #[cold]
     pub(crate) fn leaves_to_all(&mut self, id: SocketId) -> bool {
+        if self.stack.socket(id).was_left_to_kernel() {
+            // What there is to tell the other process has told the kernel.
+            self.stack.socket_mut(id).tell_connect();
+            self.let_go(id);
+            return true;
+        }
         if self.stack.socket(id).was_dissolved() {
             self.stack.disconnect(now(), id);
         }

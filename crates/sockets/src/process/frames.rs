@@ -4,8 +4,9 @@ use core::time::Duration;
 
 use super::session::Session;
 use super::{Process, around, contexts, spin};
+use crate::interest::NONE;
 use crate::kernel::now;
-use crate::socket::Side;
+use crate::socket::{Side, SocketId};
 use crate::stack::EndsAre;
 
 impl Process {
@@ -41,11 +42,20 @@ impl Process {
     /// A call would have to wait: perhaps what it waits for has arrived. Programs that poll without ever waiting make
     /// progress by this; one with an event loop pumps there, and not here every time.
     pub(crate) fn pump_before_waiting(&mut self) {
-        const EVENT_LOOP_PAUSE: Duration = Duration::from_micros(50);
-        if !self.stack.is_running() || (self.event_loop && now() - self.pumped < EVENT_LOOP_PAUSE) {
-            return;
+        if self.stack.is_running() && !(self.event_loop && self.has_just_looked()) {
+            self.pump();
         }
-        self.pump();
+    }
+
+    fn has_just_looked(&self) -> bool {
+        const EVENT_LOOP_PAUSE: Duration = Duration::from_micros(50);
+        now() - self.pumped < EVENT_LOOP_PAUSE
+    }
+
+    /// An epoll set that the program waits for has just had the chance to say that the kernel's socket has something.
+    pub(crate) fn has_just_heard_of(&self, id: SocketId) -> bool {
+        let watched = self.event_loop && self.waits_in_set && self.stack.socket(id).interests != NONE;
+        watched && self.has_just_looked()
     }
 
     /// A call that need not wait, in a program that perhaps never waits: it must hear all the same that its peer is gone.
@@ -76,9 +86,9 @@ impl Process {
         }
     }
 
-    /// The calling thread waits for events, in epoll_wait, poll or select: what it sends before that can wait.
-    pub(crate) fn waits_for_events(&mut self) {
-        self.event_loop = true;
+    /// The calling thread waits for events, in epoll_wait (`in_set`), poll or select: what it sends before that can wait.
+    pub(crate) fn waits_for_events(&mut self, in_set: bool) {
+        (self.event_loop, self.waits_in_set) = (true, in_set);
         self.judge_event_loop();
         spin::begins_to_loop();
     }

@@ -83,9 +83,6 @@ impl Process {
         }
         connection.local_port = bound.map_or(0, |bound| bound.port());
         let file = to_file(&connection, socket)?;
-        // A child that has had no stack yet knows no broker.
-        let client = self.take_client().map_err(|error| error.to_string())?;
-        self.session.client = Some(client);
         self.move_ends(&[PairEnd { socket: descriptor, file: file.as_fd(), holder: descriptor }])?;
         rustix::net::connect_unspec(descriptor).map_err(|error| error.to_string())?;
         if let Some(any) = any.filter(|_| lets_go || at_any && had_none) {

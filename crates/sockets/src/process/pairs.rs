@@ -195,12 +195,14 @@ impl Process {
     }
 
     pub(super) fn move_ends(&mut self, ends: &[PairEnd<'_>]) -> Result<(), String> {
-        let client = self.session.client.as_mut().ok_or("there is no broker")?;
-        client.hand_over_pair(ends).map_err(|error| error.to_string())
+        // A child that has had no stack yet knows no broker.
+        let client = self.take_client().map_err(|error| error.to_string())?;
+        self.session.client.insert(client).hand_over_pair(ends).map_err(|error| error.to_string())
     }
 
     /// This process's end of a connection, as the broker takes it.
-    fn end(&self, id: SocketId) -> Result<End, String> {
+    fn end(&mut self, id: SocketId) -> Result<End, String> {
+        self.stack.socket_mut(id).catch_up();
         let exported = self.stack.export(now(), id).or_else(|| self.stack.export_ended(id));
         let Some((connection, socket)) = exported else {
             return Err(format!("it is {:?}", self.stack.socket(id).state));
@@ -238,7 +240,12 @@ impl Process {
                 }
                 self.stack.depart(end.id);
             }
-            Backing::Own(_) => self.moved(end.id),
+            Backing::Own(_) => {
+                if let Some(others) = self.stack.socket(end.id).dissolved_by_several {
+                    others.leave_to_kernel();
+                }
+                self.moved(end.id);
+            }
             Backing::New(socket) => {
                 let passed = match heir {
                     Some(Heir::Listener(listener)) => {

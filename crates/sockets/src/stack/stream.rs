@@ -43,7 +43,7 @@ impl<T: Link> Stack<T> {
         socket.take_error();
         socket.state = SocketState::Connecting;
         socket.forks = self.forks;
-        (socket.passive, socket.at_any) = (false, false);
+        (socket.passive, socket.at_any, socket.bound_since) = (false, false, false);
         socket.local = local;
         socket.remote = remote;
         self.settle(id, &Settings::DEFAULT, settings);

@@ -1,6 +1,6 @@
 //! As [`super::found`], of connections that several processes have.
 
-pub(crate) const FORKS: [(&str, &str); 42] = [
+pub(crate) const FORKS: [(&str, &str); 43] = [
     (
         "a child hears of a reset that came after the fork",
         "host\n\
@@ -664,5 +664,21 @@ pub(crate) const FORKS: [(&str, &str); 42] = [
          L accept a d n\n\
          R socket a n\n\
          R connect a 0",
+    ),
+    (
+        "what AF_UNSPEC ended before a fork, and the child has connected anew, has a peer in the parent, too",
+        "v4\n\
+         R socket a b\n\
+         R bind a 5\n\
+         R listen a 8\n\
+         L socket a b\n\
+         L connect a 5\n\
+         L unconnect a\n\
+         L fork\n\
+         C connect a 5\n\
+         L get a peer\n\
+         L get a name\n\
+         L get a state\n\
+         L send a 5 d",
     ),
 ];

@@ -1,6 +1,6 @@
 //! Sequences of some kind (see `script/kinds.rs`), which differed once and must not again, as in [`super::found`].
 
-pub(crate) const KINDS: [(&str, &str); 31] = [
+pub(crate) const KINDS: [(&str, &str); 34] = [
     (
         "seed 85000170: a datagram that came before the process took part in its port is read before those that came later",
         "v4\n\
@@ -384,5 +384,53 @@ pub(crate) const KINDS: [(&str, &str); 31] = [
          L nonblock a 1\n\
          L give a\n\
          R sendto a 0 5 d",
+    ),
+    (
+        "seed 1000050232: a datagram of several frames is read also where an epoll set has not said yet that it is there",
+        "v6\n\
+         L dgram a b\n\
+         L bind a 0\n\
+         R dgram a b\n\
+         R connect a 0\n\
+         L poll a IOPR 0\n\
+         L epoll b\n\
+         L ctl b add a IO\n\
+         R writev a 1 20000\n\
+         L recvfrom a 30000 dp\n\
+         L wait b 0\n\
+         L recvfrom a 30000 d\n\
+         L wait b 0\n\
+         R writev a 1 20000\n\
+         L recvfrom a 30000 d\n\
+         L recvfrom a 30000 d\n\
+         R send a 5 d\n\
+         R writev a 1 20000\n\
+         L recvfrom a 30000 d\n\
+         L recvfrom a 30000 d\n\
+         L recvfrom a 30000 d",
+    ),
+    (
+        "seed 1000041612: close() does not wait for SO_LINGER while another thread has the connection in poll()",
+        "v4\n\
+         R socket a n\n\
+         R bind a 5\n\
+         R listen a 8\n\
+         L socket a b\n\
+         L connect a 5\n\
+         R accept a b b\n\
+         L thread\n\
+         M poll a I -\n\
+         L fill a\n\
+         L leave a 5",
+    ),
+    (
+        "seed 1000071288: what a connect() was refused, and bind() has bound since, has the address that bind() said",
+        "v4\n\
+         L socket a n\n\
+         L connect a 5\n\
+         L bind a 0 any\n\
+         L get a name\n\
+         L connect a 6\n\
+         L get a name",
     ),
 ];

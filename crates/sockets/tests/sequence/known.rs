@@ -179,7 +179,7 @@ const fn within_host(
     Known { place: Some(Place::Host), ..known(step, told, after, reason) }
 }
 
-pub(crate) static KNOWN: [Known; 199] = [
+pub(crate) static KNOWN: [Known; 201] = [
     known(
         "* bind *",
         ("0", "EINVAL"),
@@ -323,6 +323,7 @@ pub(crate) static KNOWN: [Known; 199] = [
     known("* re* *", ("#*", "#*"), &["* dgram *", "* writev * # *000", "* send* *"], LONGER_LATER),
     known("L poll *", ("1 IN+OUT", "1 OUT"), &["L dgram *", "L fork", "C *"], OWN_DATAGRAMS),
     known("L re* *", ("#*", "EAGAIN"), &["L dgram *", "L fork", "C *"], OWN_DATAGRAMS),
+    known("C re* *", ("#*", "EAGAIN"), &["L dgram *", "L fork", "L poll *"], OWN_DATAGRAMS),
     known("* re* *", ("#*", "EAGAIN"), &["L dgram *", "L exec"], LOST_AT_EXEC),
     known("* get * queued", ("#", "0"), &["L dgram *", "L exec"], LOST_AT_EXEC),
     known("* wait *", ("1 *:IN", "0"), &["L dgram *", "L exec"], LOST_AT_EXEC),
@@ -466,6 +467,7 @@ pub(crate) static KNOWN: [Known; 199] = [
     known("* give *", GIVEN_AND_HEARD, &["* ctl * add *1", "* wait *", "* wait * -"], DISARMED),
     known("* give *", GIVEN_AND_HEARD, &["* ctl * add *E", "* wait *", "* wait * -"], HEARD_TWICE),
     known("* wait *", ("waits", "1 *:HUP"), &["* ctl * add *1", "* fork"], DISARMED),
+    known("* wait *", ("0", "1 *:*HUP"), &["* ctl * add *1", "* exec"], DISARMED),
     known("@ poll *", ("0 -*", "1 OUT*"), &["* fill *", "* fork"], ANOTHER_QUEUE),
     known("@ poll *", ("waits", "1 OUT*"), &["* fill *", "* fork"], ANOTHER_QUEUE),
     known("@ poll *", ("1 IN*", "1 IN+OUT*"), &["* fill *", "* fork"], ANOTHER_QUEUE),

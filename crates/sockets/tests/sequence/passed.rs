@@ -1,6 +1,6 @@
 //! Sequences about exec and about descriptors that are passed on, which differed once and must not again, as in [`super::found`].
 
-pub(crate) const PASSED: [(&str, &str); 29] = [
+pub(crate) const PASSED: [(&str, &str); 32] = [
     (
         "seed 80001145: what is refused is so for the next image, too",
         "v4\n\
@@ -448,5 +448,60 @@ pub(crate) const PASSED: [(&str, &str); 29] = [
          R close b\n\
          L shutdown a 1\n\
          M connect a 6",
+    ),
+    (
+        "seed 1000053987: a child that has used no connection yet passes one on that is over, with the error that nobody has been told",
+        "v4\n\
+         R socket a n\n\
+         R bind a 5\n\
+         R listen a 8\n\
+         L socket a n\n\
+         L connect a 5\n\
+         R accept a b b\n\
+         R shutdown b 2\n\
+         L send a 5 -\n\
+         L fork\n\
+         C give a\n\
+         L take b\n\
+         L poll b R 0\n\
+         L get b error\n\
+         L get a error",
+    ),
+    (
+        "seed 1000044767: its next image is told that error, and nobody else",
+        "host\n\
+         R socket a n\n\
+         R bind a 5\n\
+         R listen a 8\n\
+         R poll a I 0\n\
+         L socket a n\n\
+         L connect a 5\n\
+         R accept a b n\n\
+         R unconnect b\n\
+         L fork E\n\
+         E exec\n\
+         E poll2 a a - 0\n\
+         E get a error\n\
+         E get a error\n\
+         L get a error",
+    ),
+    (
+        "nor does anybody else read what that reads",
+        "v4\n\
+         R socket a n\n\
+         R bind a 5\n\
+         R listen a 8\n\
+         R poll a I 0\n\
+         L socket a n\n\
+         L connect a 5\n\
+         R accept a b n\n\
+         R send b 100 d\n\
+         L poll a I 0\n\
+         R unconnect b\n\
+         L fork\n\
+         C exec\n\
+         C recv a 50 d\n\
+         L recv a 20 d\n\
+         C recv a 100 d",
     ),
 ];

@@ -83,9 +83,10 @@ pub(crate) fn close(descriptor: i32) -> Answer<()> {
         Entry::Socket(_) => {
             // Two threads may close the same descriptor, or another one has just handed it over.
             let Some((mut guard, id)) = lock_entry(descriptor) else { return Answer::Kernel };
-            // What a child may have is not closed by this.
+            // What a child may have is not closed by this, nor what another thread has in poll() (fdget() in fs/select.c).
             if let Some(time) = guard.stack.lingers(id)
                 && !guard.is_inherited(id)
+                && !guard.sleepers.any_wants(id)
             {
                 guard = linger(guard, id, descriptor, time);
             }
