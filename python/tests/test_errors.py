@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import textwrap
 import unittest
+from functools import partial
 
 from tests.capture_writer import Recorder, http
-from tests.running import InFolder, WithProfiles, command
+from tests.running import HERE, PYTHON, InFolder, WithProfiles, command
 
 HEAD = """\
 from trex.astf.api import *
@@ -189,6 +192,28 @@ class Errors(InFolder):
         big = self.profile("a = b'x' * (1 << 30)")
         self.assertIn("p.py:7: the profile needs more memory than it may have", self.fails("check", big, "--memory", "256"))
         self.assertIn("p.py: ended by signal 9", self.fails("check", self.profile("os.kill(os.getpid(), 9)")))
+
+    def test_a_profile_that_ends_itself_is_not_a_good_one(self) -> None:
+        self.assertIn("p.py:7: the profile ends itself with exit status 0", self.fails("check", self.profile("raise SystemExit")))
+        for status in (0, 3):
+            self.assertIn(f"p.py: ended itself with exit status {status}", self.fails("check", self.profile(f"os._exit({status})")))
+
+    def test_standard_output_that_cannot_be_written(self) -> None:
+        for words in (["schema"], ["--help"], ["compile", os.path.join(HERE, "profiles", "http_by_program.py")]):
+            shell = 'exec "$0" -m overfly.astf "$@"'
+            run = partial(subprocess.run, env=dict(os.environ, PYTHONPATH=PYTHON), capture_output=True, text=True, timeout=300, check=False)
+            done = run(["sh", "-c", shell + " > /dev/full", sys.executable, *words])
+            self.assertEqual((done.returncode, done.stderr), (1, "overfly.astf: writing to standard output: No space left on device\n"))
+            done = run(["sh", "-c", shell + " >&-", sys.executable, *words])
+            self.assertEqual((done.returncode, done.stderr), (0, ""))
+            reader, writer = os.pipe()
+            os.close(reader)
+            gone = subprocess.run(
+                [sys.executable, "-m", "overfly.astf", *words],
+                env=dict(os.environ, PYTHONPATH=PYTHON), stdout=writer, stderr=subprocess.PIPE, timeout=300, check=False,
+            )
+            os.close(writer)
+            self.assertEqual((gone.returncode, gone.stderr), (141, b""))
 
     def test_what_a_profile_prints_is_not_on_standard_output(self) -> None:
         body = "print('one')\nos.write(1, b'two\\n')\nos.system('echo three')\nc = ASTFProgram()\nc.send('x')\nreturn ASTFProfile(gen, templates=ends(c, c))"

@@ -54,10 +54,13 @@ impl Link {
         match given.split_once(':') {
             None if given == "xdp" => Ok(Link::Xdp),
             None if given == "kernel" => Ok(Link::Kernel),
-            Some(("memif", place)) => place
-                .parse()
-                .map(Link::Memif)
-                .map_err(|error: overfly_link::Error| Error::usage("--link", given, error.to_string())),
+            Some(("memif", place)) => place.parse().map(Link::Memif).map_err(|_| {
+                Error::usage(
+                    "--link",
+                    given,
+                    "memif:PATH or memif:@NAME, of up to 107 bytes, with ,id=N if need be",
+                )
+            }),
             Some(("tap", name)) if !name.is_empty() => Ok(Link::Tap(name.to_string())),
             _ => Err(Error::usage("--link", given, "xdp, kernel, memif:PATH or tap:NAME")),
         }
@@ -74,6 +77,16 @@ pub struct Network {
 }
 
 impl Network {
+    /// What `--address` gives a stack that makes connections. Over other links the kernel has the addresses.
+    pub(crate) fn own(given: Option<&str>, link: &Link) -> Result<Network, Error> {
+        let Some(given) = given else { return Ok(Network::default()) };
+        if !matches!(link, Link::Memif(_) | Link::Tap(_)) {
+            let expected = "--link memif:PATH or tap:NAME with it: with others connections come from the kernel's addresses (--sources)";
+            return Err(Error::usage("--address", given, expected));
+        }
+        given.parse()
+    }
+
     /// Whether `other` is reached without a gateway.
     #[must_use]
     pub fn contains(&self, other: IpAddr) -> bool {
@@ -358,5 +371,29 @@ mod tests {
         idle.after_round(later + 2, true, &mut bed, unasked);
         idle.after_round(later + 3, false, &mut bed, unasked);
         assert_eq!(bed.0.len(), 2);
+    }
+
+    #[test]
+    fn what_is_no_link_is_said_with_what_is_one() {
+        for given in ["memif:", "memif:@", "foo", "tap:", "xdp:eth0"] {
+            let text = Link::parse(given).unwrap_err().to_string();
+            let expected = text.strip_prefix(&format!("--link {given}: expected ")).unwrap();
+            assert!(
+                expected.starts_with("memif:PATH or") || expected.starts_with("xdp, kernel, memif:PATH or"),
+                "{text}"
+            );
+        }
+    }
+
+    #[test]
+    fn an_address_is_the_stacks_own_where_no_kernel_has_it() {
+        let own =
+            |given, link| Network::own(given, &Link::parse(link).unwrap()).map_err(|error| error.to_string());
+        assert_eq!(own(None, "xdp"), Ok(Network::default()));
+        assert_eq!(own(Some("10.77.0.3/24"), "tap:t0").unwrap().to_string(), "10.77.0.3/24");
+        for link in ["xdp", "kernel"] {
+            let text = own(Some("10.77.0.3/24"), link).unwrap_err();
+            assert!(text.starts_with("--address 10.77.0.3/24: expected --link memif:PATH"), "{text}");
+        }
     }
 }

@@ -113,7 +113,7 @@ fn a_server_without_tls() {
     });
     assert_eq!((report.succeeded, report.failed_total), (0, 20), "{report}");
     assert!(report.failed["tls"] > 0);
-    said(&report, "no TLS: does it want http://");
+    said(&report, "no TLS: try http:// instead.");
 }
 
 #[test]

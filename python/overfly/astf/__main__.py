@@ -35,7 +35,7 @@ python -m overfly.astf schema                   writes the JSON Schema of that f
   --wait N        how many seconds they may take by the clock, 600 if not given
   --memory MiB    the memory that it may have, 2048 if not given
 
-Exit status: 0, or 2 with one message if something is wrong.
+Exit status: 0, 2 with one message if something is wrong, or 1 if standard output cannot be written.
 """
 
 IN_CHILD = "--in-child"
@@ -173,10 +173,26 @@ def with_child(arguments: Arguments, words: List[str]) -> int:
         return _complain(f"{names}: took more than {arguments.seconds} s of processor time: --seconds allows more")
     if child.returncode < 0:
         return _complain(f"{names}: ended by signal {-child.returncode}")
-    if child.returncode == 0:
-        sys.stdout.buffer.write(output)
+    if child.returncode not in (0, 2) or (child.returncode == 0 and not output):
+        return _complain(f"{names}: ended itself with exit status {child.returncode}")
+    return 2 if child.returncode else _print(output)
+
+
+def _print(answer: bytes) -> int:
+    """Writes it to standard output. The exit status: who no longer reads wants to hear nothing, as of the command `overfly`."""
+    if sys.stdout is None:
+        return 0
+    try:
+        sys.stdout.buffer.write(answer)
         sys.stdout.flush()
-    return 2 if child.returncode else 0
+    except OSError as error:
+        # What is left in Python's buffer would be written at its end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        if isinstance(error, BrokenPipeError):
+            return 128 + signal.SIGPIPE
+        _complain(f"overfly.astf: writing to standard output: {error.strerror}")
+        return 1
+    return 0
 
 
 def _complain(message: str) -> int:
@@ -189,15 +205,13 @@ def main() -> NoReturn:
     words = sys.argv[1:]
     inside = words[:1] == [IN_CHILD]
     if words[:1] in (["-h"], ["--help"]):
-        print(USAGE, end="")
-        sys.exit(0)
+        sys.exit(_print(USAGE.encode()))
     try:
         arguments = parse(words[1:] if inside else words)
     except Usage as error:
         sys.exit(_complain(f"overfly.astf: {error} (--help says more)"))
     if arguments.command == "schema":
-        print(schema(), end="")
-        sys.exit(0)
+        sys.exit(_print(schema().encode()))
     sys.exit(in_child(arguments) if inside else with_child(arguments, words))
 
 

@@ -87,7 +87,7 @@ def load(file: str, tunables: Sequence[str], topology_only: bool = False) -> Sou
         topology = _topology(module, words) if hasattr(module, "get_topo") else None
         return Source(file, words, profile, topology)
     except SystemExit as stop:
-        if stop.code in (None, 0):
+        if stop.code in (None, 0) and any(word in ("-h", "--help") for word in words):
             raise
         raise ProfileError(message_of(stop, [file])) from None
     except BaseException as error:
@@ -173,7 +173,7 @@ def message_of(error: BaseException, files: Sequence[str]) -> str:
     elif isinstance(error, OSError) and error.filename is not None and os.path.abspath(str(error.filename)) == path:
         return f"{files[0]} cannot be read: {error.strerror}"
     elif isinstance(error, SystemExit):
-        text = f"the profile ends itself with exit status {error.code}"
+        text = f"the profile ends itself with exit status {error.code or 0}"
     elif isinstance(error, MemoryError):
         text = "the profile needs more memory than it may have: --memory MiB allows more"
     else:

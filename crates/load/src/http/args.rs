@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use super::{Arrivals, Ending, Hostility, Leg, Rate, Settings, Target};
 use crate::arguments::{ReceiveArgs, count, cpus, header, number, per_s, ports, sources, time};
 use crate::error::Error;
-use crate::link::Link;
+use crate::link::{Link, Network};
 use crate::output::OutputArgs;
 use crate::search::SearchArgs;
 use crate::step::{ShardArgs, StepArgs};
@@ -275,7 +275,7 @@ impl HttpArgs {
         settings.insecure = self.insecure;
         settings.ca_file.clone_from(&self.ca_file);
         settings.link = Link::parse(&self.link)?;
-        settings.network = self.address.as_deref().map(str::parse).transpose()?.unwrap_or_default();
+        settings.network = Network::own(self.address.as_deref(), &settings.link)?;
         settings.interface.clone_from(&self.interface);
         settings.receive_offload = self.receive.offload(Some(&settings.link))?;
         settings.sources = self.sources.as_deref().map(sources).transpose()?;

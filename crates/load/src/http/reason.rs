@@ -38,7 +38,7 @@ pub(super) fn of_errno(errno: Errno) -> &'static str {
 pub(super) fn of_tls(error: &rustls::Error) -> &'static str {
     match error {
         rustls::Error::InvalidCertificate(error) => of_certificate(error),
-        rustls::Error::InvalidMessage(_) => "what the server sends is no TLS: does it want http:// instead?",
+        rustls::Error::InvalidMessage(_) => "what the server sends is no TLS: try http:// instead",
         rustls::Error::AlertReceived(alert) => of_alert(*alert),
         rustls::Error::PeerIncompatible(_) => {
             "no TLS version or cipher suite in common: the generator speaks TLS 1.2 and 1.3"

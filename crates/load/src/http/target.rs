@@ -1,6 +1,6 @@
 //! Where requests go.
 
-use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 
 use crate::error::Error;
 
@@ -54,6 +54,19 @@ pub struct Target {
     pub weight: u64,
 }
 
+/// The host of `host[:port]`, without the brackets of an address of IPv6, and its port, which may be empty. None where such an
+/// address has no brackets around it, or what they have is none.
+fn host_and_port(authority: &str) -> Option<(&str, &str)> {
+    if let Some(rest) = authority.strip_prefix('[') {
+        let (host, port) = rest.split_once(']')?;
+        let (address, _zone) = host.split_once('%').unwrap_or((host, ""));
+        address.parse::<Ipv6Addr>().ok()?;
+        return if port.is_empty() { Some((host, "")) } else { Some((host, port.strip_prefix(':')?)) };
+    }
+    let (host, port) = authority.split_once(':').unwrap_or((authority, ""));
+    (!port.contains(':') && !host.contains(']')).then_some((host, port))
+}
+
 impl Target {
     /// Reads `http[s]://host[:port][/path][?query]`; a fragment is dropped (RFC 9110 section 7.1). Or `redis://host[:port]/key`,
     /// or the same of memcached, whose keys have 250 bytes at most.
@@ -76,10 +89,8 @@ impl Target {
         if authority.contains('@') {
             return Err(wrong("no user name in it; give -H 'Authorization: …' instead"));
         }
-        let (host, port) = match authority.rsplit_once(':') {
-            Some((host, port)) if !port.contains(']') => (host, port),
-            _ => (authority, ""),
-        };
+        let (host, port) = host_and_port(authority)
+            .ok_or_else(|| wrong("an IPv6 address between brackets, such as http://[fd77::1]:8080/"))?;
         let port = match port {
             "" => scheme.default_port(),
             digits => digits
@@ -88,7 +99,6 @@ impl Target {
                 .filter(|port| *port != 0)
                 .ok_or_else(|| wrong("a port from 1 to 65535 after the colon"))?,
         };
-        let host = host.strip_prefix('[').and_then(|host| host.strip_suffix(']')).unwrap_or(host);
         if host.is_empty() {
             return Err(wrong(SHAPE));
         }
@@ -204,6 +214,31 @@ mod tests {
             assert!(error.is_usage());
             let text = error.to_string();
             assert!(text.starts_with("URL") && !text.contains('\n'), "{text}");
+        }
+    }
+
+    #[test]
+    fn an_address_of_ipv6_stands_between_brackets() {
+        for (url, host, port) in [
+            ("http://[fd77::1]/", "fd77::1", 80),
+            ("http://[fd77::1]:8080/", "fd77::1", 8080),
+            ("http://[fe80::1%eth0]", "fe80::1%eth0", 80),
+            ("http://a:8080/", "a", 8080),
+            ("http://a:/", "a", 80),
+        ] {
+            let target = Target::parse(url).unwrap();
+            assert_eq!((target.host.as_str(), target.port), (host, port), "{url}");
+        }
+        for url in [
+            "http://fd77::1/",
+            "http://[fd77::1/",
+            "http://[fd77::zz]/",
+            "http://[fd77::1]8080/",
+            "http://[a]/",
+            "http://a]/",
+        ] {
+            let text = Target::parse(url).unwrap_err().to_string();
+            assert!(text.contains("between brackets"), "{text}");
         }
     }
 }

@@ -79,7 +79,7 @@ pub(crate) fn open(wanted: &Wanted<'_>) -> Result<(Vec<Stack<XdpLink>>, Attachme
         ..Options::default()
     };
     let refused = |error: overfly_steer::Error| match error {
-        overfly_steer::Error::NoInterface { .. } => Error::usage("--interface", &name, error.to_string()),
+        overfly_steer::Error::NoInterface { .. } => no_interface(&name),
         error => Error::machine(format!("--link xdp on {name}"), error),
     };
     let mut attachment = attach(&name, options).map_err(refused)?;
@@ -143,6 +143,11 @@ pub(crate) fn open(wanted: &Wanted<'_>) -> Result<(Vec<Stack<XdpLink>>, Attachme
     };
     let stacks = links.into_iter().enumerate().map(stack).collect::<Result<_, Error>>()?;
     Ok((stacks, attachment))
+}
+
+/// Whoever named it is told how to find those that there are.
+fn no_interface(name: &str) -> Error {
+    Error::usage("--interface", name, "an interface of this network namespace: `ip link` lists them")
 }
 
 /// Attaches, and waits for the sockets of a program that has just ended: the kernel frees their

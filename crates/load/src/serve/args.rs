@@ -80,7 +80,12 @@ impl ServeArgs {
         let mut faults = Chances::default();
         self.faults.iter().try_for_each(|given| faults.add(given))?;
         let settings = Settings {
-            listen: SocketAddr::new(network.address, number("--port", &self.port)?),
+            listen: SocketAddr::new(
+                network.address,
+                self.port
+                    .parse()
+                    .map_err(|_| Error::usage("--port", &self.port, "a port from 0 to 65535"))?,
+            ),
             prefix_len: network.prefix_len,
             threads: number("-t", &self.threads)?,
             cpus: self.cpus.as_deref().map(cpus).transpose()?.unwrap_or_default(),
@@ -217,7 +222,7 @@ mod tests {
     fn what_is_wrong_is_named_with_what_was_expected() {
         for (line, start) in [
             ("--address here", "--address here: expected "),
-            ("-p 70000", "--port 70000: expected "),
+            ("-p 70000", "--port 70000: expected a port from 0 to 65535"),
             ("-t 0", "-t 0: expected "),
             ("--link dpdk", "--link dpdk: expected "),
             ("--fault fire=1%", "--fault fire=1%: expected "),

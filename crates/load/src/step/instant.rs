@@ -7,6 +7,8 @@ use crate::error::Error;
 const OPTION: &str = "--start-at";
 const SHAPE: &str =
     "a moment to come, such as 2030-01-31T09:30:00Z, 2030-01-31T10:30:00.5+01:00 or 1896082200.25 (date +%s)";
+/// Beyond it something else is meant, such as milliseconds.
+const LONGEST: Duration = Duration::from_secs(30 * 86_400);
 
 /// The moment that is meant.
 pub(crate) fn parse(given: &str) -> Result<SystemTime, Error> {
@@ -19,11 +21,19 @@ pub(crate) fn parse(given: &str) -> Result<SystemTime, Error> {
 
 /// How long from now until then.
 pub(crate) fn until(given: &str, moment: SystemTime) -> Result<Duration, Error> {
-    let wait = moment.duration_since(SystemTime::now());
-    wait.map_err(|past| {
+    let wait = moment.duration_since(SystemTime::now()).map_err(|past| {
         let ago = format!("a moment to come: that one was {:.1} s ago", past.duration().as_secs_f64());
         Error::usage(OPTION, given, ago)
-    })
+    })?;
+    if wait > LONGEST {
+        let days = wait.as_secs() / 86_400;
+        return Err(Error::usage(
+            OPTION,
+            given,
+            format!("a moment within 30 days: that one is {days} days from now"),
+        ));
+    }
+    Ok(wait)
 }
 
 fn seconds_since_1970(given: &str) -> Option<f64> {
@@ -151,6 +161,15 @@ mod tests {
     fn the_past_is_refused() {
         let error = until("0", parse("0").unwrap()).unwrap_err().to_string();
         assert!(error.contains("ago"), "{error}");
-        assert!(until("99999999999", parse("99999999999").unwrap()).is_ok());
+    }
+
+    #[test]
+    fn what_lies_far_ahead_is_refused() {
+        let after = |days: u64| {
+            let moment = SystemTime::now() + Duration::from_secs(days * 86_400);
+            until("then", moment).map_err(|error| error.to_string())
+        };
+        assert!(after(29).is_ok());
+        assert!(after(31).unwrap_err().contains("that one is 30 days from now"));
     }
 }

@@ -13,7 +13,7 @@ use overfly_terminal::redraw;
 
 use crate::arguments::{ReceiveArgs, count, cpus, number, ports, sources, time};
 use crate::error::Error;
-use crate::link::Link;
+use crate::link::{Link, Network};
 use crate::output::{print_report, redraw_fitted};
 
 /// Streams video to ever more players and reports how many the server sustains before a buffer runs dry.
@@ -130,6 +130,15 @@ fn share(option: &'static str, given: &str) -> Result<f64, Error> {
         .ok_or_else(|| Error::usage(option, given, "a share from 0% to 100%"))
 }
 
+/// An address, or a path, which has a slash in it: a wrong address is no name of a file.
+fn control(given: &str) -> Result<Control, Error> {
+    if given.contains('/') {
+        return Ok(Control::Unix(given.into()));
+    }
+    let wrong = |_| Error::usage("--control", given, "ADDRESS:PORT, or a path with a slash in it");
+    given.parse().map(Control::Tcp).map_err(wrong)
+}
+
 impl VodArgs {
     /// The settings that these arguments ask for.
     ///
@@ -150,16 +159,13 @@ impl VodArgs {
         };
         settings.cpus = self.cpus.as_deref().map(cpus).transpose()?.unwrap_or_default();
         settings.link = Link::parse(&self.link)?;
-        settings.network = self.address.as_deref().map(str::parse).transpose()?.unwrap_or_default();
+        settings.network = Network::own(self.address.as_deref(), &settings.link)?;
         settings.interface.clone_from(&self.interface);
         settings.receive_offload = self.receive.offload(Some(&settings.link))?;
         settings.sources = self.sources.as_deref().map(sources).transpose()?;
         settings.ports = ports(&self.ports)?;
         settings.attempts = number("--attempts", &self.attempts)?;
-        settings.control = self.control.as_deref().map(|given| match given.parse() {
-            Ok(address) => Control::Tcp(address),
-            Err(_) => Control::Unix(given.into()),
-        });
+        settings.control = self.control.as_deref().map(control).transpose()?;
         settings.seed = number("--seed", &self.seed)?;
         self.ramp_into(&mut settings)?;
         settings.check()?;
@@ -301,6 +307,10 @@ mod tests {
         for (line, start) in [
             ("a", "URL a: expected "),
             ("http://a/ --watermark 50", "--watermark 50: expected "),
+            ("http://a/ --control 127.0.0.1:99999", "--control 127.0.0.1:99999: expected "),
+            ("http://a/ --control vod.sock", "--control vod.sock: expected "),
+            ("http://a/ --initial 0 --step 0", "--step 0: expected "),
+            ("http://a/ --address 10.0.0.1/24", "--address 10.0.0.1/24: expected "),
             ("http://a/ --drain-rate 0", "--drain-rate 0: expected "),
             ("http://a/ --rate-limit-ramp-up maybe", "--rate-limit-ramp-up maybe: expected "),
             ("http://a/ --sources 10.0.0.0/x", "--sources 10.0.0.0/x: expected "),

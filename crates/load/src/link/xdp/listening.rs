@@ -7,7 +7,7 @@ use overfly_link::Link;
 use overfly_link::xdp::XdpLink;
 use overfly_steer::{Attachment, Options, Protocol};
 
-use super::{attach, boot_key, config_of, interface_to, receive_beside, uptime_ns};
+use super::{attach, boot_key, config_of, interface_to, no_interface, receive_beside, uptime_ns};
 use crate::error::Error;
 use crate::link::{Ports, Stack};
 
@@ -38,7 +38,11 @@ pub(crate) fn listen(listening: &Listening<'_>) -> Result<(Vec<Stack<XdpLink>>, 
     let name = match listening.interface {
         Some(name) => name.to_string(),
         None => interface_to(address, scope).ok_or_else(|| {
-            Error::usage("--interface", "", format!("the interface that has {address}: no route names it"))
+            Error::usage(
+                "--interface",
+                "",
+                format!("the name of the interface that {address} is for: no route leads there"),
+            )
         })?,
     };
     let options = Options {
@@ -53,7 +57,7 @@ pub(crate) fn listen(listening: &Listening<'_>) -> Result<(Vec<Stack<XdpLink>>, 
         ..Options::default()
     };
     let refused = |error: overfly_steer::Error| match error {
-        overfly_steer::Error::NoInterface { .. } => Error::usage("--interface", &name, error.to_string()),
+        overfly_steer::Error::NoInterface { .. } => no_interface(&name),
         overfly_steer::Error::NotLocal(_) => Error::usage("--address", address, error.to_string()),
         error => Error::machine(format!("--link xdp on {name}"), error),
     };
