@@ -111,6 +111,7 @@ pub(crate) fn receive(
         match outcome {
             Ok(count) => {
                 done = if peek { count } else { done + count };
+                hold.unread = guard.stack.unread_told(id);
                 // Who peeks sees what is there, as long as more may come.
                 let ends = count == 0 || peek && guard.stack.level(id) & crate::interest::bits::RDHUP != 0;
                 if ends || done >= enough {

@@ -19,11 +19,13 @@ pub(crate) struct Hold {
     held: Option<(SocketId, u32)>,
     /// What it was, if it was closed and handed over meanwhile, and the kernel's socket.
     elsewhere: Option<((SocketId, u32), i32)>,
+    /// What a call that has received is to tell of what it has left ([`crate::stack::Stack::unread_told`]).
+    pub(crate) unread: Option<i32>,
 }
 
 impl Hold {
     pub(crate) const fn new() -> Self {
-        Self { held: None, elsewhere: None }
+        Self { held: None, elsewhere: None, unread: None }
     }
 
     /// Before a wait.

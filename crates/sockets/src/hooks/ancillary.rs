@@ -22,6 +22,23 @@ struct Room {
 }
 
 impl Room {
+    fn of(message: &msghdr) -> Self {
+        let length = message.msg_controllen;
+        let there = !message.msg_control.is_null() && is_plausible(message.msg_control, length);
+        Self {
+            at: message.msg_control.cast(),
+            left: if there { length } else { 0 },
+            used: 0,
+            truncated: false,
+        }
+    }
+
+    /// The message says how much is there. Returns its flag if that is not all.
+    fn end(self, message: &mut msghdr) -> c_int {
+        message.msg_controllen = self.used as _;
+        if self.truncated { libc::MSG_CTRUNC } else { 0 }
+    }
+
     /// What does not fit is cut, or left out.
     fn put(&mut self, level: c_int, kind: c_int, data: &[u8]) {
         if self.left < HEADER {
@@ -33,7 +50,7 @@ impl Room {
         self.truncated |= length < whole;
         let header = cmsghdr { cmsg_len: length as _, cmsg_level: level, cmsg_type: kind };
         let step = (HEADER + data.len().next_multiple_of(size_of::<usize>())).min(self.left);
-        // SAFETY: `put_about`'s caller lends `left` bytes there, and neither `length` nor `step` is more.
+        // SAFETY: the caller of whoever has made it lends `left` bytes there, and neither `length` nor `step` is more.
         unsafe {
             self.at.cast::<cmsghdr>().write_unaligned(header);
             core::ptr::copy_nonoverlapping(data.as_ptr(), self.at.add(HEADER), length - HEADER);
@@ -58,14 +75,7 @@ pub(super) unsafe fn put_about(message: &mut msghdr, datagram: &Datagram) -> c_i
         return flags;
     };
     let trouble = datagram.trouble.as_ref();
-    let length = message.msg_controllen;
-    let there = !message.msg_control.is_null() && is_plausible(message.msg_control, length);
-    let mut room = Room {
-        at: message.msg_control.cast(),
-        left: if there { length } else { 0 },
-        used: 0,
-        truncated: false,
-    };
+    let mut room = Room::of(message);
     let wanted = |what: u16| about.wants & what != 0;
     put_time(&mut room, about);
     if let Some(length) = about.segment_len {
@@ -116,10 +126,23 @@ pub(super) unsafe fn put_about(message: &mut msghdr, datagram: &Datagram) -> c_i
     if let Some(trouble) = trouble {
         put_error(&mut room, about, trouble);
     }
-    message.msg_controllen = room.used as _;
-    let cut = if room.truncated { libc::MSG_CTRUNC } else { 0 };
+    let cut = room.end(message);
     let queue = if trouble.is_some() { libc::MSG_ERRQUEUE } else { 0 };
     flags | cut | queue
+}
+
+/// Tells of a connection how much is left to read, if it wants to be told (tcp_recvmsg() in net/ipv4/tcp.c). Returns the message's flags.
+///
+/// # Safety
+/// As for recvmsg(2).
+pub(super) unsafe fn put_unread(message: &mut msghdr, unread: Option<c_int>) -> c_int {
+    // TCP_CM_INQ, which libc does not have (include/uapi/linux/tcp.h).
+    const UNREAD: c_int = 36;
+    let mut room = Room::of(message);
+    if let Some(unread) = unread {
+        room.put(libc::IPPROTO_TCP, UNREAD, &unread.to_ne_bytes());
+    }
+    room.end(message)
 }
 
 /// `struct sock_extended_err`, and behind it who says so, as the socket's family has it.

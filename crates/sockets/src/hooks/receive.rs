@@ -349,8 +349,8 @@ unsafe fn receive_message(
     let answer = data::receive(hold, descriptor, target, flags, usize::MAX);
     if let Answer::Done(Ok(_)) = answer {
         message.msg_namelen = 0;
-        message.msg_controllen = 0;
-        message.msg_flags = 0;
+        // SAFETY: the program lends the room for control messages for the call.
+        message.msg_flags = unsafe { ancillary::put_unread(message, hold.unread) };
     }
     answer
 }

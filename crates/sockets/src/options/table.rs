@@ -63,8 +63,25 @@ macro_rules! hops {
     };
 }
 
-/// tcp(7) of times between keep-alives: 1 to 32767 seconds.
-const KEEP_TIMES: core::ops::RangeInclusive<i32> = 1..=32_767;
+/// A time between keep-alives, by the name of its field: 1 to 32767 seconds (tcp(7)).
+macro_rules! keep_time {
+    ($name:ident $field:ident) => {
+        option!(IPPROTO_TCP $name).kept(
+            YES,
+            Number(
+                |of| seconds(of.settings().$field),
+                |of, number| {
+                    let time = Duration::from_secs(number.unsigned_abs().into());
+                    change_within(of, number, 1..=32_767, |settings| settings.$field = time)
+                },
+            ),
+            Carried::Both(
+                |from, to| to.$field = from.seconds().unwrap_or(to.$field),
+                |to, settings| to.set_seconds(settings.$field),
+            ),
+        )
+    };
+}
 
 /// Every option that is more than a number of the kernel's socket. Its rows are read, and written, in this order.
 pub(crate) const TABLE: &[SocketOption] = &[
@@ -224,34 +241,8 @@ pub(crate) const TABLE: &[SocketOption] = &[
         Number(|of| flag(of.settings().cork), |of, on| change(of, |settings| settings.cork = on != 0)),
         Carried::Both(|from, to| to.cork = from.is_on(), |to, settings| to.set_flag(settings.cork)),
     ),
-    option!(IPPROTO_TCP TCP_KEEPIDLE).kept(
-        YES,
-        Number(
-            |of| seconds(of.settings().keep_idle),
-            |of, number| {
-                let time = Duration::from_secs(number.unsigned_abs().into());
-                change_within(of, number, KEEP_TIMES, |settings| settings.keep_idle = time)
-            },
-        ),
-        Carried::Both(
-            |from, to| to.keep_idle = from.seconds().unwrap_or(to.keep_idle),
-            |to, settings| to.set_seconds(settings.keep_idle),
-        ),
-    ),
-    option!(IPPROTO_TCP TCP_KEEPINTVL).kept(
-        YES,
-        Number(
-            |of| seconds(of.settings().keep_interval),
-            |of, number| {
-                let time = Duration::from_secs(number.unsigned_abs().into());
-                change_within(of, number, KEEP_TIMES, |settings| settings.keep_interval = time)
-            },
-        ),
-        Carried::Both(
-            |from, to| to.keep_interval = from.seconds().unwrap_or(to.keep_interval),
-            |to, settings| to.set_seconds(settings.keep_interval),
-        ),
-    ),
+    keep_time!(TCP_KEEPIDLE keep_idle),
+    keep_time!(TCP_KEEPINTVL keep_interval),
     option!(IPPROTO_TCP TCP_KEEPCNT).kept(
         YES,
         Number(
@@ -399,6 +390,14 @@ pub(crate) const TABLE: &[SocketOption] = &[
             }
         }),
     ),
+    option!(IPPROTO_TCP TCP_INQ = 36).kept(
+        "yes: recvmsg() and recvmmsg() tell how many bytes are left to read, and one more once the end has come",
+        Number(
+            |of| flag(of.settings().says_inq),
+            |of, on| change_within(of, on, 0..=1, |settings| settings.says_inq = on != 0),
+        ),
+        Carried::Both(|from, to| to.says_inq = from.is_on(), |to, settings| to.set_flag(settings.says_inq)),
+    ),
     option!(IPPROTO_TCP TCP_INFO).kept(
         "`struct tcp_info`, cut as by this kernel; what the engine does not count is zero (the ages of the last segments; tcpi_busy_time, tcpi_rwnd_limited and tcpi_sndbuf_limited, which are three clocks for each connection and a look at them with each segment; rates but with `bbr`); tcpi_reord_seen says whether, not how often",
         Record(info::of_connection),
@@ -462,7 +461,6 @@ pub(crate) const TABLE: &[SocketOption] = &[
     option!(IPPROTO_TCP TCP_MD5SIG_EXT = 38).kernel_only(When::Next),
     option!(IPPROTO_TCP TCP_AO_ADD_KEY = 39).kernel_only(When::Next),
     option!(IPPROTO_TCP TCP_SAVE_SYN).kernel_only(When::Next),
-    option!(IPPROTO_TCP TCP_INQ = 36).kernel_only(When::Next),
     option!(IPPROTO_TCP TCP_TX_DELAY = 37).kernel_only(When::Next),
     option!(IPPROTO_TCP TCP_REPAIR).kernel_only(When::FirstUnlessZero),
     option!(IPPROTO_TCP TCP_SYNCNT).kernel_only(When::NotOnceOpening),

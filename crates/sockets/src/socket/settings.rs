@@ -55,6 +55,8 @@ pub struct Settings {
     pub receive_low_water: u32,
     /// TCP_NOTSENT_LOWAT in bytes; zero leaves it to the administrator.
     pub unsent_low_water: u32,
+    /// TCP_INQ.
+    pub says_inq: bool,
 }
 
 impl Settings {
@@ -91,5 +93,6 @@ impl Settings {
         send_buffer: 0,
         receive_low_water: 1,
         unsent_low_water: 0,
+        says_inq: false,
     };
 }

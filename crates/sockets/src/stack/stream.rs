@@ -122,6 +122,14 @@ impl<T: Link> Stack<T> {
         Ok(copied)
     }
 
+    /// What is left to read, if the program wants to be told (TCP_INQ). The end of the stream counts as one byte (tcp_inq_hint() in
+    /// net/ipv4/tcp.c).
+    pub fn unread_told(&self, id: SocketId) -> Option<i32> {
+        let socket = self.sockets.at(id);
+        let unread = socket.receive.len() + usize::from(socket.remote_closed);
+        socket.settings.says_inq.then_some(unread as i32)
+    }
+
     /// Drops `count` received bytes (MSG_TRUNC, and what [`Stack::read`] copied).
     pub fn consume(&mut self, id: SocketId, count: usize) -> usize {
         let socket = self.sockets.at_mut(id);

@@ -97,6 +97,52 @@ fn nobody_is_named_by_a_connection() {
     });
 }
 
+/// What recvmsg() returns of so many bytes, and the length and the words of the control messages that it fills so much room with.
+fn told(end: c_int, most: usize, room: usize, flags: c_int) -> (Said, usize, c_int, Vec<c_int>) {
+    let mut buffer = vec![0_u8; most];
+    let mut control = [0_u64; 8];
+    let mut vectors = [vector(&mut buffer)];
+    let mut message = message(&mut vectors);
+    (message.msg_control, message.msg_controllen) = (control.as_mut_ptr().cast(), room);
+    // SAFETY: the message and what it names are lent.
+    let read = said_long(unsafe { receive::recvmsg(end, &raw mut message, flags) });
+    let words = control.iter().flat_map(|word| [*word as c_int, (*word >> 32) as c_int]);
+    (read, message.msg_controllen, message.msg_flags, words.take(room / 4).collect())
+}
+
+/// gRPC reads so: what it is told is left it does not ask for, and what it is not told is there it waits for.
+#[test]
+fn who_wants_to_be_told_hears_what_is_left_to_read() {
+    const TCP_INQ: c_int = 36;
+    let left = |read, left| (Ok(read), 24, 0, vec![20, 0, libc::IPPROTO_TCP, TCP_INQ, left, 0]);
+    script(|world| {
+        let mut twins = world.twins();
+        let set = |end, value: c_int| set_option(end, libc::IPPROTO_TCP, TCP_INQ, &value);
+        for value in [2, -1] {
+            assert_eq!(twins.same(|end| set(end, value)), Err(Errno::INVAL));
+        }
+        assert_eq!(twins.same(|end| set(end, 1)), Ok(0));
+        assert_eq!(twins.same(|end| number(end, libc::IPPROTO_TCP, TCP_INQ)), Ok(1));
+        twins.hear(b"0123456789");
+        assert_eq!(twins.same(|end| told(end, 4, 24, libc::MSG_PEEK)), left(4, 10));
+        assert_eq!(twins.same(|end| told(end, 4, 24, 0)), left(4, 6));
+        // Too little room, and none.
+        assert_eq!(twins.same(|end| told(end, 1, 18, 0)).2, libc::MSG_CTRUNC);
+        assert_eq!(twins.same(|end| told(end, 1, 8, 0)), (Ok(1), 0, libc::MSG_CTRUNC, vec![0; 2]));
+        assert_eq!(twins.same(|end| told(end, 9, 24, 0)), left(4, 0));
+        assert_eq!(twins.same(|end| told(end, 9, 24, libc::MSG_DONTWAIT)).0, Err(Errno::AGAIN));
+        twins.hear(b"end");
+        twins.far_shut();
+        assert_eq!(twins.same(|end| told(end, 2, 24, 0)), left(2, 2));
+        assert_eq!(twins.same(|end| told(end, 2, 24, 0)), left(1, 1));
+        assert_eq!(twins.same(|end| told(end, 2, 24, 0)), left(0, 1));
+        assert_eq!(twins.same(|end| set(end, 0)), Ok(0));
+        assert_eq!(twins.same(|end| told(end, 2, 24, 0)), (Ok(0), 0, 0, vec![0; 6]));
+        assert!(crate::hooks::data::is_connection(twins.ends[0]), "it is the kernel's");
+        twins.close();
+    });
+}
+
 #[test]
 fn what_is_no_message_is_refused() {
     script(|world| {
