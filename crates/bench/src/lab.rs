@@ -12,7 +12,8 @@ pub mod named;
 
 pub use entry::{Entry, die_with};
 
-use std::ffi::OsStr;
+use std::env;
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
 use std::net::{Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -399,13 +400,25 @@ fn write_sysctl(name: &str, value: &str) -> Result<(), Error> {
         .map_err(Error::kernel(format!("set {} to {value}", name.replace('/', "."))))
 }
 
+/// Where system tools are that `su` and Debian's users have not on their path.
+pub const SYSTEM_FOLDERS: [&str; 3] = ["/usr/local/sbin", "/usr/sbin", "/sbin"];
+
+fn with_system_folders(path: Option<OsString>) -> OsString {
+    let mut path = path.unwrap_or_else(|| "/usr/local/bin:/usr/bin:/bin".into());
+    for folder in SYSTEM_FOLDERS {
+        path.push(":");
+        path.push(folder);
+    }
+    path
+}
+
 /// Runs a system tool to its end.
 pub(crate) fn tool<I: IntoIterator<Item: AsRef<OsStr>>>(program: &str, arguments: I) -> Result<(), Error> {
     let mut command = Command::new(program);
-    command.args(arguments).stdin(Stdio::null());
+    command.args(arguments).stdin(Stdio::null()).env("PATH", with_system_folders(env::var_os("PATH")));
     let output = command.output().map_err(|error| {
         if error.kind() == std::io::ErrorKind::NotFound {
-            let package = if program == "ip" { "iproute2" } else { program };
+            let package = if ["ip", "tc"].contains(&program) { "iproute2" } else { program };
             Error::Machine(format!("`{program}` is not installed: type `apt-get install {package}`"))
         } else {
             Error::Kernel { action: format!("start `{program}`"), source: error }

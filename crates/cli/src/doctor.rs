@@ -5,10 +5,10 @@ mod interfaces;
 use std::borrow::Cow;
 use std::fs;
 use std::io::ErrorKind;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use overfly_bench::lab::{DEVICE, Lab};
+use overfly_bench::lab::{DEVICE, Lab, SYSTEM_FOLDERS};
 use overfly_link::memif::{Address, Listener, Settings};
 use overfly_steer::{Attachment, Options};
 use overfly_terminal::folded;
@@ -389,9 +389,16 @@ const TOOLS: [(&str, &str, &str); 6] = [
 ];
 
 fn tool((program, package, purpose): (&'static str, &'static str, &'static str)) -> Finding {
-    match crate::program::find(program.as_ref()) {
-        Ok(path) => Finding::new(program, Health::Good, path.display().to_string()),
-        Err(_) => Finding::new(program, Health::Limited, format!("not installed; {purpose} need it"))
+    let elsewhere = || {
+        SYSTEM_FOLDERS.map(|folder| Path::new(folder).join(program)).into_iter().find(|path| path.is_file())
+    };
+    match (crate::program::find(program.as_ref()), elsewhere()) {
+        (Ok(path), _) => Finding::new(program, Health::Good, path.display().to_string()),
+        (Err(_), Some(path)) => {
+            let detail = format!("{}, which is not on the PATH; {purpose} need it", path.display());
+            Finding::new(program, Health::Limited, detail).remedy("export PATH=$PATH:/usr/sbin:/sbin")
+        }
+        (Err(_), None) => Finding::new(program, Health::Limited, format!("not installed; {purpose} need it"))
             .remedy(format!("apt-get install {package}")),
     }
 }

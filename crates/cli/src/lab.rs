@@ -72,9 +72,10 @@ fn up(lab: &NamedLab, prefix: &str) -> Result<String, overfly_bench::Error> {
         Up::Made => "is up",
         Up::AlreadyThere => "was up already",
     };
+    let option = if prefix.is_empty() { String::new() } else { format!(" --prefix {prefix}") };
     Ok(format!(
         "The lab {state}: {prefix}server has {SERVER} and {SERVER_V6}, {prefix}client has {CLIENT} and {CLIENT_V6}. \
-         Try: overfly lab exec client -- ping -c 1 {SERVER}\n"
+         Try: overfly lab{option} exec client -- ping -c 1 {SERVER}\n"
     ))
 }
 

@@ -27,8 +27,10 @@ fn message(error: &clap::Error) -> String {
     let text = error.to_string();
     let text = text.split("\nUsage:").next().unwrap_or(&text);
     let text = text.split("\nFor more information").next().unwrap_or(text);
-    let words: Vec<&str> = text.split_ascii_whitespace().collect();
-    let said = words.join(" ").trim_start_matches("error: ").to_owned();
+    // A word that begins with a minus is no value: nobody who mistyped an option means it as one.
+    let lines = text.lines().filter(|line| !line.trim_start().starts_with("tip: to pass '"));
+    let words: Vec<&str> = lines.flat_map(str::split_ascii_whitespace).collect();
+    let said = words.join(" ").trim_start_matches("error: ").replace(" tip: ", "; ");
     match error.kind() {
         ErrorKind::MissingSubcommand => "no command was given; `overfly --help` lists them".to_owned(),
         ErrorKind::MissingRequiredArgument if said.contains("<PROGRAM>") => {
@@ -66,6 +68,15 @@ mod tests {
             let line = complaint(arguments);
             assert!(line.contains(named), "{line}");
             assert!(!line.contains('\n'), "{line}");
+            assert!(!line.contains("tip:"), "{line}");
         }
+    }
+
+    #[test]
+    fn an_option_that_is_not_there_is_not_taken_for_a_value() {
+        let line = complaint(&["overfly", "load", "wrk", "-R", "5", "http://a/"]);
+        assert_eq!(line, "unexpected argument '-R' found; `--help` lists the options");
+        let line = complaint(&["overfly", "run", "--interfaces", "eth0", "true"]);
+        assert!(line.contains("found; a similar argument exists: '--interface'"), "{line}");
     }
 }

@@ -66,7 +66,9 @@ pub fn stand(
     // By this name its programs' processes find another broker, too, that takes its place.
     let name = public_name(interface);
     let public = public_socket(interface).ok_or_else(|| {
-        Error::Options(format!("{interface} has a broker already: end the programs that it serves"))
+        Error::Options(format!(
+            "{interface} has a broker already: stop it, or the `overfly run` that began it, and try again"
+        ))
     })?;
     let public = Some(public.ok_or_else(|| Error::Options(Holder::in_words(interface)))?);
     let attachment = Attachment::attach(interface, options)?;

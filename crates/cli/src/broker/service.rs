@@ -52,6 +52,16 @@ pub(crate) struct Arguments {
 /// Where the policy is, if nobody says otherwise.
 const POLICY: &str = "/etc/overfly/broker.toml";
 
+/// A policy that could be read, which a missing one can too.
+fn what_is_at(path: &Path, rules: usize) -> String {
+    let said = if path.exists() {
+        format!("{rules} rules")
+    } else {
+        "is not there: root alone is served".to_owned()
+    };
+    format!("{}: {said}\n", path.display())
+}
+
 pub(crate) fn serve(arguments: &Arguments) -> ExitCode {
     let policy = PolicyFile(arguments.policy.clone());
     let read = match policy.read() {
@@ -68,11 +78,7 @@ pub(crate) fn serve(arguments: &Arguments) -> ExitCode {
         (None, None) => None,
     };
     let Some(what) = what else {
-        return crate::written(overfly_terminal::print(&format!(
-            "{}: {} rules\n",
-            policy.path().display(),
-            read.len()
-        )));
+        return crate::written(overfly_terminal::print(&what_is_at(policy.path(), read.len())));
     };
     let in_force = Profile::load(&arguments.profile, &overfly_profile::folders())
         .and_then(|profile| profile.in_environment(&overfly_profile::environment(), false))
@@ -246,5 +252,19 @@ impl Admission for Watch {
             }
             several => notify(&format!("STATUS=Serves {} programs", several.len())),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_policy_that_is_not_there_is_not_said_to_be() {
+        assert_eq!(
+            what_is_at(Path::new("/nosuch/broker.toml"), 0),
+            "/nosuch/broker.toml: is not there: root alone is served\n"
+        );
+        assert_eq!(what_is_at(Path::new("/dev/null"), 0), "/dev/null: 0 rules\n");
     }
 }

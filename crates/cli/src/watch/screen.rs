@@ -11,7 +11,9 @@ use ratatui::{DefaultTerminal, Frame};
 
 use super::Left;
 use super::sample::{Sample, Sampler};
-use super::top::{COLUMNS, NAMES, cells, fitting, left_line, remarks};
+use super::top::{COLUMNS, NAMES, NONE, cells, fitting, left_line, remarks};
+
+const KEYS: &str = " q quit  p pause  ↑↓ choose ";
 
 /// Shows looks until somebody presses q.
 ///
@@ -69,17 +71,15 @@ fn draw(
 ) {
     let [above, below] = Layout::vertical([Constraint::Min(4), Constraint::Length(9)]).areas(frame.area());
     let title = if paused { " overfly top (paused) " } else { " overfly top " };
-    let block = Block::bordered().title(title).title_bottom(" q quit  p pause  ↑↓ choose ");
+    let block = Block::bordered().title(title).title_bottom(KEYS);
     let all: Vec<[String; COLUMNS.len()]> = samples.iter().map(cells).collect();
     // None that would be cut.
     let (shown, widths) = fitting(&all, usize::from(block.inner(above).width));
-    let block = match COLUMNS.len() - shown.len() {
-        0 => block,
-        hidden => {
-            let said = format!(" {hidden} more on a wider screen ");
-            block.title_bottom(Line::from(said).right_aligned())
-        }
-    };
+    let hidden = COLUMNS.len() - shown.len();
+    let said = format!(" {hidden} more on a wider screen ");
+    // How to get out stands before what is hidden.
+    let fits = KEYS.chars().count() + said.len() <= usize::from(block.inner(above).width);
+    let block = if hidden > 0 && fits { block.title_bottom(Line::from(said).right_aligned()) } else { block };
     let right = |column: usize, text: &str| {
         let line = Line::from(text.to_owned());
         if NAMES.contains(&column) { line } else { line.right_aligned() }
@@ -96,7 +96,7 @@ fn draw(
     frame.render_stateful_widget(table, above, chosen);
     let (title, mut lines) = match chosen.selected().and_then(|index| samples.get(index)) {
         Some(sample) => (format!(" {} {} ", sample.process, sample.program), remarks(sample)),
-        None => (" no program runs over Overfly here ".to_owned(), Vec::new()),
+        None => (format!(" {NONE} "), Vec::new()),
     };
     lines.extend(left.iter().filter_map(left_line));
     let said = Paragraph::new(lines.join("\n")).wrap(Wrap { trim: true });
@@ -175,6 +175,7 @@ pub(super) mod tests {
         for width in [1, 5, 20] {
             screen(vec![busy()], width);
         }
+        assert!(screen(vec![busy()], 20).contains(" q quit  p pause "));
         assert!(screen(Vec::new(), 80).contains("no program runs"));
     }
 }

@@ -123,6 +123,9 @@ fn line(samples: &[Sample], left: &[Left], interval: Duration) -> String {
     format!("{look}\n")
 }
 
+/// What stands where processes would.
+pub(super) const NONE: &str = "no program runs over Overfly here";
+
 /// The columns of one process.
 pub(super) const COLUMNS: [&str; 13] = [
     "PID", "PROGRAM", "IFACE", "CPU%", "CONN", "ACC/s", "CONN/s", "RXf/s", "TXf/s", "Mb/s", "RETR/s",
@@ -246,6 +249,9 @@ fn table(samples: &[Sample], left: &[Left], room: Option<usize>) -> String {
         text.push('\n');
     }
     let mut said = String::new();
+    if samples.is_empty() {
+        let _ = writeln!(said, "  {NONE}");
+    }
     for sample in samples {
         for remark in remarks(sample) {
             let _ = writeln!(said, "  {} {remark}", sample.process);
@@ -334,6 +340,8 @@ pub(super) mod tests {
         let frames = "passed to the kernel for the firewall's sake 12, dropped for the firewall's sake 3";
         assert!(text.contains(&format!("  eth\\x1b0 frames: {frames}\n")), "{text}");
         assert!(!table(&[sample()], &[left(0)], None).contains("dropped for"));
+        assert!(!text.contains("no program runs"), "{text}");
+        assert!(table(&[], &[], None).contains("\n  no program runs over Overfly here\n"));
     }
 
     #[test]

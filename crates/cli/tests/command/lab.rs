@@ -55,7 +55,8 @@ impl Drop for OwnLab {
 #[test]
 fn up_exec_down_and_nothing_is_left() {
     let lab = OwnLab::new("whole");
-    lab.succeed(&["up"]);
+    let said = lab.succeed(&["up"]);
+    assert!(said.contains(&format!("Try: overfly lab --prefix {} exec client -- ping", lab.0)), "{said}");
     assert!(lab.succeed(&["up"]).contains("already"));
     assert_eq!(lab.succeed(&["exec", "server", "--", "ls", "/sys/class/net"]), "eth0\nlo\n");
     let addresses = lab.succeed(&["exec", "client", "--", "ip", "-br", "-4", "addr"]);

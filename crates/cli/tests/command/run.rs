@@ -299,6 +299,18 @@ fn without_the_library_the_doctor_says_what_to_type() {
     assert_eq!(library["remedy"], "make build");
 }
 
+/// `su` and Debian's users have no folders of system tools on their path.
+#[test]
+fn the_doctor_finds_what_is_not_on_the_path() {
+    let installed = Installed::new(true);
+    let output =
+        Command::new(installed.command()).arg("doctor").env("PATH", "/usr/bin:/bin").output().unwrap();
+    let text = String::from_utf8_lossy(&output.stdout);
+    assert!(text.contains("yes  xdp"), "{text}");
+    assert!(text.contains("sbin/ethtool, which is not on the PATH; the tests need it"), "{text}");
+    assert!(text.contains("type: export PATH=$PATH:/usr/sbin:/sbin"), "{text}");
+}
+
 /// Whoever has no privilege has shared memory, and is told so.
 #[test]
 fn the_doctor_knows_what_needs_no_privilege() {
