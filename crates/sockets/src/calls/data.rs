@@ -97,12 +97,7 @@ pub(crate) fn receive(
     loop {
         let pending = guard.stack.socket(id).error;
         let outcome = if flags & libc::MSG_TRUNC != 0 && !guard.stack.socket(id).receive.is_empty() {
-            // tcp(7): with MSG_TRUNC the bytes are dropped instead of copied.
-            Ok(if peek {
-                wanted.min(guard.stack.socket(id).receive.len())
-            } else {
-                guard.stack.consume(id, wanted)
-            })
+            Ok(drop_bytes(&mut guard, id, wanted, peek))
         } else if plausible || guard.stack.socket(id).receive.is_empty() {
             guard.stack.read(id, target.pieces(if peek { 0 } else { done }), peek)
         } else {
@@ -153,6 +148,11 @@ pub(crate) fn receive(
             Err(error) => return Answer::error(error),
         }
     }
+}
+
+/// tcp(7): with MSG_TRUNC the bytes are dropped instead of copied. Returns how many.
+fn drop_bytes(process: &mut Process, id: SocketId, wanted: usize, peek: bool) -> usize {
+    if peek { wanted.min(process.stack.socket(id).receive.len()) } else { process.stack.consume(id, wanted) }
 }
 
 /// The same of a UDP socket.
