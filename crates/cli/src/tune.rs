@@ -1,6 +1,6 @@
 //! `overfly tune`: a host as it should be before it is measured, and the way back.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Subcommand;
@@ -74,6 +74,13 @@ fn carry_out(host: &Host, command: &Command, json: bool) -> Result<ExitCode, ove
         }
         print(&differences.iter().map(|difference| format!("{difference}\n")).collect::<String>())
     };
+    let changes = !matches!(command, Command::Check);
+    if changes && host.root == Path::new("/") && !rustix::process::geteuid().is_root() {
+        return Err(overfly_bench::Error::Machine(
+            "only root may change this host: type it behind `sudo`; `overfly tune check` needs no privilege"
+                .to_owned(),
+        ));
+    }
     match command {
         Command::Check => {
             let differences = host.check();

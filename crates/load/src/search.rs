@@ -147,7 +147,8 @@ fn condition(given: &str, part: &str) -> Result<Condition, Error> {
         Measure::Quantile(_) if limit.ends_with(|c: char| c.is_ascii_digit()) => return Err(wrong()),
         Measure::Quantile(_) => time(OPTION, limit)?.as_nanos() as f64,
     };
-    if below <= 0.0 {
+    // `errors<1` is meant as a percentage, and every run would hold.
+    if below <= 0.0 || measure == Measure::Errors && below >= 1.0 {
         return Err(wrong());
     }
     Ok(Condition { measure, below, text: format!("{name} < {limit}") })
@@ -379,6 +380,8 @@ mod tests {
             "p99<5",
             "p99<0ms",
             "errors<2",
+            "errors<1",
+            "errors<100%",
             "errors<x%",
             "p99<1s,",
             "mean<1s",

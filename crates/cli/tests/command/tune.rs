@@ -5,6 +5,19 @@ use std::process::{Command, Output};
 
 use super::{outcome, overfly};
 
+/// In a user namespace where it is nobody.
+#[test]
+fn who_is_not_root_hears_that_first() {
+    for word in ["apply", "hold", "revert"] {
+        let mut command = Command::new("unshare");
+        command.args(["--user", "--"]).arg(overfly().get_program()).args(["tune", word]);
+        let output = command.output().unwrap();
+        let (status, said) = outcome(&output);
+        assert!(status == Some(1) && said.contains("only root may change this host"), "{word}: {said}");
+        assert!(output.stdout.is_empty(), "{word}");
+    }
+}
+
 #[test]
 fn a_host_is_shown_changed_and_put_back() {
     let root = tempfile::tempdir().unwrap();

@@ -217,6 +217,12 @@ impl HttpArgs {
             vec![ramp(given)?]
         } else if let Some(given) = &self.steps {
             steps(given)?
+        } else if self.arrivals != "even" {
+            return Err(Error::usage(
+                "--arrivals",
+                &self.arrivals,
+                "a rate beside it: -R, --ramp or --steps",
+            ));
         } else {
             return Ok(None);
         };
@@ -449,6 +455,7 @@ mod tests {
             ("--ramp 1:2 http://a", "--ramp 1:2: expected "),
             ("--steps 1,2/0s http://a", "--steps 0s: expected "),
             ("-R 5 --arrivals odd http://a", "--arrivals odd: expected "),
+            ("--arrivals poisson http://a", "--arrivals poisson: expected a rate "),
             ("--close=now http://a", "--close now: expected "),
             ("--close --requests-per-connection 5 http://a", "--requests-per-connection 5: expected "),
             ("--sources 10.1.1.0/40 http://a", "--sources 10.1.1.0/40: expected "),

@@ -168,6 +168,10 @@ impl VodArgs {
         settings.control = self.control.as_deref().map(control).transpose()?;
         settings.seed = number("--seed", &self.seed)?;
         self.ramp_into(&mut settings)?;
+        if settings.ramp.initial == 0 && settings.ramp.step == 0 && settings.control.is_none() {
+            let expected = "streams from the start (--initial), at each step, or from --control";
+            return Err(Error::usage("--step", &self.step, expected));
+        }
         settings.check()?;
         Ok(settings)
     }

@@ -121,12 +121,6 @@ impl Settings {
         refuse(!share(ramp.enough), "--enough", percent(ramp.enough), "0% to 100%")?;
         refuse(ramp.streams == Some(0), "--streams", "0".into(), "one stream at least")?;
         refuse(
-            ramp.initial == 0 && ramp.step == 0 && self.control.is_none(),
-            "--step",
-            "0".into(),
-            "streams from the start (--initial), at each step, or from --control",
-        )?;
-        refuse(
             ramp.interval.is_zero() || ramp.approach_interval.is_zero(),
             "--interval",
             "0".into(),
