@@ -11,7 +11,7 @@ use crate::options::Options;
 pub type FastOpenKeys = ([u8; 16], Option<[u8; 16]>);
 
 /// What an engine cannot follow, and the value with which nothing is to be followed.
-const NOT_OBEYED: [(&str, u64); 24] = [
+const NOT_OBEYED: [(&str, u64); 25] = [
     ("tcp_abort_on_overflow", 0),
     ("tcp_base_mss", 1024),
     ("tcp_comp_sack_delay_ns", 1_000_000),
@@ -35,6 +35,7 @@ const NOT_OBEYED: [(&str, u64); 24] = [
     ("tcp_shrink_window", 0),
     ("tcp_stdurg", 0),
     ("tcp_thin_linear_timeouts", 0),
+    ("tcp_tw_reuse_delay", 1000),
     ("tcp_workaround_signed_windows", 0),
 ];
 
@@ -136,12 +137,15 @@ impl<R: Fn(&str) -> String> Sysctls<R> {
             beyond("tcp_mtu_probing", 1, "as 1"),
             beyond("tcp_timestamps", 1, "as 1"),
         ];
+        let reuse = self.number("tcp_tw_reuse").filter(|&value| value == 0);
+        let reuse = reuse.map(|_| ("tcp_tw_reuse", "0 (as 1)".to_owned()));
         let algorithm = (self.0)("tcp_congestion_control");
         let algorithm = algorithm.trim();
         let known = algorithm.is_empty() || Algorithm::named(algorithm.as_bytes()).is_some();
         let congestion = (!known).then(|| ("tcp_congestion_control", format!("{algorithm} (cubic)")));
         plain
             .chain(partly.into_iter().flatten())
+            .chain(reuse)
             .chain(congestion)
             .map(|(name, value)| format!("net.ipv4.{name}={value}"))
             .collect()
@@ -266,15 +270,18 @@ mod tests {
             ("tcp_recovery", "1"),
             ("tcp_ecn", "3"),
             ("tcp_mtu_probing", "2"),
+            ("tcp_tw_reuse", "0"),
             ("tcp_congestion_control", "vegas"),
         ];
         let named = [
             "net.ipv4.tcp_reordering=10",
             "net.ipv4.tcp_ecn=3 (as without accurate ECN)",
             "net.ipv4.tcp_mtu_probing=2 (as 1)",
+            "net.ipv4.tcp_tw_reuse=0 (as 1)",
             "net.ipv4.tcp_congestion_control=vegas (cubic)",
         ];
         assert_eq!(with(&set).not_obeyed(), named);
+        assert!(with(&[("tcp_tw_reuse", "1")]).not_obeyed().is_empty());
         for known in ["cubic", "reno", "bbr"] {
             assert!(with(&[("tcp_congestion_control", known)]).not_obeyed().is_empty());
         }
