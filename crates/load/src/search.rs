@@ -271,6 +271,23 @@ pub struct Bounds {
     pub fails: Option<Edge>,
 }
 
+impl Bounds {
+    /// What these runs show, each a load and whether it held.
+    #[must_use]
+    pub fn of(runs: impl IntoIterator<Item = (u64, bool)>) -> Bounds {
+        let mut seen = BTreeMap::new();
+        for (load, held) in runs {
+            note(&mut seen, load, held);
+        }
+        Bounds::between(&seen)
+    }
+
+    fn between(seen: &BTreeMap<u64, Edge>) -> Bounds {
+        let (holds, fails) = bracket(seen);
+        Bounds { holds, fails }
+    }
+}
+
 impl Search {
     /// Looks, with `probe` saying of one run at a load whether it held.
     ///
@@ -279,13 +296,9 @@ impl Search {
     pub fn run(&self, mut probe: impl FnMut(u64) -> Result<bool, Error>) -> Result<Bounds, Error> {
         let mut seen = BTreeMap::new();
         while let Some(load) = self.next(&seen) {
-            let held = probe(load)?;
-            let edge = seen.entry(load).or_insert(Edge { load, runs: 0, held: 0, first_held: held });
-            edge.runs += 1;
-            edge.held += u32::from(held);
+            note(&mut seen, load, probe(load)?);
         }
-        let (holds, fails) = bracket(&seen);
-        Ok(Bounds { holds, fails })
+        Ok(Bounds::between(&seen))
     }
 
     /// The load to run next; `None` when the edge is known.
@@ -306,6 +319,13 @@ impl Search {
     fn resolution(&self, load: u64) -> u64 {
         ((load as f64 * self.precision) as u64).max(1)
     }
+}
+
+/// One more run.
+fn note(seen: &mut BTreeMap<u64, Edge>, load: u64, held: bool) {
+    let edge = seen.entry(load).or_insert(Edge { load, runs: 0, held: 0, first_held: held });
+    edge.runs += 1;
+    edge.held += u32::from(held);
 }
 
 /// The smallest load that fails, and the largest below it.

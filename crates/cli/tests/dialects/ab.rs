@@ -182,6 +182,16 @@ fn failures_end_the_run_as_in_ab_unless_told_otherwise() {
 }
 
 #[test]
+fn wrong_values_are_said_of_the_option_that_was_typed() {
+    for (option, value) in [("-t", "0"), ("-t", "soon"), ("-s", "x"), ("--threads", "0"), ("-c", "none")] {
+        let ours = overfly("ab", &[option, value, "http://127.0.0.1:1/"]);
+        assert_eq!(ours.status.code(), Some(2));
+        let said = text(&ours.stderr);
+        assert!(said.starts_with(&format!("overfly load ab: {option} {value}: expected ")), "{said}");
+    }
+}
+
+#[test]
 fn an_expected_size_and_the_number_of_successes() {
     let server = Server::start();
     let url = server.url("/");

@@ -44,9 +44,9 @@ impl Guard {
         Guard(command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap())
     }
 
-    /// The first line on standard error that begins so, without that beginning.
+    /// The first line that begins so, without that beginning.
     #[track_caller]
-    fn told(lines: &mut BufReader<ChildStderr>, beginning: &str) -> String {
+    fn told(lines: &mut impl BufRead, beginning: &str) -> String {
         let mut line = String::new();
         while lines.read_line(&mut line).unwrap() > 0 {
             if let Some(rest) = line.trim_end().strip_prefix(beginning) {

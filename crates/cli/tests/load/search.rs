@@ -1,9 +1,11 @@
 //! `--find-max` against a server whose capacity is known.
 
+use std::io::{BufReader, Read};
+use std::process::Command;
 use std::time::Duration;
 
 use crate::server::Server;
-use crate::{load, succeed};
+use crate::{Guard, load, succeed};
 
 /// Four desks, 100 ms each: 8 connections wait one turn and are answered after 200 ms, all of them; of 9, one in four waits
 /// two turns.
@@ -71,6 +73,39 @@ fn nothing_holds_and_everything_holds() {
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(text.contains("Answer: -c 4 holds in 1 of 1 runs"), "{text}");
     assert!(text.contains("the end of the range"), "{text}");
+}
+
+/// The signal comes between two runs, or in one.
+#[test]
+fn a_search_that_is_ended_says_what_it_knows() {
+    let server = Server::new(4, Duration::from_millis(20));
+    for json in [" --json", ""] {
+        let words = format!(
+            "http -c 2:4 -n 20 --find-max p50<1ms --find-repeats 100{json} http://{}/",
+            server.address
+        );
+        let mut search = Guard::spawn(&mut load(&words));
+        let mut said = search.errors();
+        let mut lines = BufReader::new(search.0.stdout.take().unwrap());
+        if json.is_empty() {
+            Guard::told(&mut lines, "  -c 2 ");
+        } else {
+            Guard::told(&mut said, "  -c 2 ");
+        }
+        assert!(Command::new("kill").args(["-INT", &search.0.id().to_string()]).status().unwrap().success());
+        Guard::told(&mut said, "overfly load http: the search was ended: by a signal");
+        let mut rest = String::new();
+        lines.read_to_string(&mut rest).unwrap();
+        assert_eq!(search.0.wait().unwrap().code(), Some(1), "{rest}");
+        if json.is_empty() {
+            assert!(rest.contains("So far: none. -c 2 fails in "), "{rest}");
+            continue;
+        }
+        let known: serde_json::Value = serde_json::from_str(&rest).unwrap();
+        assert!(known["ended"].as_str().unwrap().starts_with("the search was ended"), "{rest}");
+        assert_eq!((&known["holds"], &known["fails"]["load"]), (&serde_json::Value::Null, &2.into()));
+        assert_eq!(known["fails"]["runs"], known["probes"].as_array().unwrap().len());
+    }
 }
 
 #[test]

@@ -48,7 +48,7 @@ pub fn main_ab(args: &AbArgs) -> ExitCode {
 fn load(args: &AbArgs) -> Result<bool, Error> {
     args.refuse()?;
     let target = target(args)?;
-    let mut settings = settings(words(args, &target)?)?;
+    let mut settings = settings(words(args, &target)?).map_err(as_typed)?;
     let requests = settings.requests.unwrap_or(TIMED_REQUESTS);
     if settings.connections as u64 > requests {
         return Err(Error::usage(
@@ -107,6 +107,20 @@ fn load(args: &AbArgs) -> Result<bool, Error> {
 fn target(args: &AbArgs) -> Result<Target, Error> {
     let url = args.url.as_deref().unwrap_or_default();
     if url.contains("://") { Target::parse(url) } else { Target::parse(&format!("http://{url}")) }
+}
+
+/// An error that names an option of `overfly load http` names ab's.
+fn as_typed(error: Error) -> Error {
+    match error {
+        Error::Usage { option: "-d", given, expected } => Error::Usage { option: "-t", given, expected },
+        Error::Usage { option: "-t", given, expected } => {
+            Error::Usage { option: "--threads", given, expected }
+        }
+        Error::Usage { option: "--timeout", given, expected } => {
+            Error::Usage { option: "-s", given, expected }
+        }
+        other => other,
+    }
 }
 
 /// The command line of `overfly load http` that does the same.

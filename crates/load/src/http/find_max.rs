@@ -100,6 +100,8 @@ struct SearchReport {
     /// The smallest one above it that was tried and fails.
     fails: Option<Found>,
     remarks: Vec<String>,
+    /// What ended the search before its answer: `holds` and `fails` are what the runs until then show.
+    ended: Option<String>,
     probes: Vec<Probe>,
 }
 
@@ -109,18 +111,22 @@ pub(super) fn find_max(args: &HttpArgs) -> Result<bool, Error> {
     let mut finder = Finder::new(args)?;
     let search = finder.search;
     finder.say(&finder.opening()?)?;
-    let answer = search.run(|load| finder.probe(load))?;
+    let (answer, ended) = match search.run(|load| finder.probe(load)) {
+        Ok(answer) => (answer, None),
+        Err(error) if finder.probes.is_empty() => return Err(error),
+        Err(error) => (Bounds::of(finder.probes.iter().map(|run| (run.load, run.holds))), Some(error)),
+    };
+    finder.watch.end();
     finder.watch.finish()?;
     let json = args.output.json;
     let remarks = finder.remarks();
-    let holds = answer.holds.is_some();
     if json {
-        print_json(&finder.into_json(&answer, remarks))?;
+        print_json(&finder.into_json(&answer, remarks, ended.as_ref()))?;
     } else {
         let remarks: String = remarks.iter().map(|remark| format!("  {remark}\n")).collect();
-        print(&(finder.conclusion(&answer) + &remarks))?;
+        print(&(finder.conclusion(&answer, ended.is_some()) + &remarks))?;
     }
-    Ok(holds)
+    ended.map_or(Ok(answer.holds.is_some()), Err)
 }
 
 /// A search under way.
@@ -200,7 +206,7 @@ impl<'a> Finder<'a> {
         let mut settings = self.over.at(self.args, load).settings()?;
         settings.interval = self.watch.wants_intervals().then_some(INTERVAL);
         let result = run(&settings, |progress| show(&mut self.watch, progress));
-        match self.watch.end() {
+        match self.watch.end_before_another() {
             Some(by) => Err(Error::machine("the search was ended", format!("by {by}, before its answer"))),
             None => result,
         }
@@ -216,7 +222,7 @@ impl<'a> Finder<'a> {
         self.goal.doubt(last.requests).into_iter().chain(limited).collect()
     }
 
-    fn into_json(self, answer: &Bounds, remarks: Vec<String>) -> String {
+    fn into_json(self, answer: &Bounds, remarks: Vec<String>, ended: Option<&Error>) -> String {
         let report = SearchReport {
             find_max: self.goal.to_string(),
             over: self.over,
@@ -226,13 +232,15 @@ impl<'a> Finder<'a> {
             holds: answer.holds.map(Found::of),
             fails: answer.fails.map(Found::of),
             remarks,
+            ended: ended.map(Error::to_string),
             probes: self.probes,
         };
         // Numbers and strings under string keys: serde_json has nothing to refuse.
         serde_json::to_string(&report).unwrap_or_default()
     }
 
-    fn conclusion(&self, answer: &Bounds) -> String {
+    fn conclusion(&self, answer: &Bounds, ended: bool) -> String {
+        let lead = if ended { "So far" } else { "Answer" };
         let option = self.over.option();
         let edge = |edge: Edge, ended: u32, word: &str| {
             let sure = units::percent(edge.confidence());
@@ -241,12 +249,13 @@ impl<'a> Finder<'a> {
         let holds = answer.holds.map(|found| edge(found, found.held, "holds"));
         let fails = answer.fails.map(|found| edge(found, found.runs - found.held, "fails"));
         match (holds, fails) {
-            (Some(holds), Some(fails)) => format!("Answer: {holds}; {fails}.\n"),
+            (Some(holds), Some(fails)) => format!("{lead}: {holds}; {fails}.\n"),
+            (Some(holds), None) if ended => format!("{lead}: {holds}.\n"),
             (Some(holds), None) => {
-                format!("Answer: {holds}, the end of the range: the server may hold more.\n")
+                format!("{lead}: {holds}, the end of the range: the server may hold more.\n")
             }
-            (None, Some(fails)) => format!("Answer: none. {fails}.\n"),
-            (None, None) => "Answer: none.\n".to_string(),
+            (None, Some(fails)) => format!("{lead}: none. {fails}.\n"),
+            (None, None) => format!("{lead}: none.\n"),
         }
     }
 }

@@ -173,9 +173,11 @@ impl Watch {
             self.log = Some(Written { path, to });
         }
         let patient = matches!(self.live, Live::ScreenToCome);
-        let interrupt =
-            Interrupt::new(patient).map_err(|error| Error::machine("watching for signals", error))?;
-        self.interrupt = Some(interrupt);
+        if self.interrupt.is_none() {
+            let interrupt =
+                Interrupt::new(patient).map_err(|error| Error::machine("watching for signals", error))?;
+            self.interrupt = Some(interrupt);
+        }
         if patient {
             self.live = Live::Screen(Tui::open()?);
         }
@@ -222,9 +224,15 @@ impl Watch {
         }
     }
 
-    /// The run is over: the terminal is for messages again. Says what ended the run early, if anything did; another run may
-    /// follow.
+    /// The run is over: the terminal is for messages again. Says what ended the run early, if anything did. A signal is the
+    /// process's own matter from now on.
     pub(crate) fn end(&mut self) -> Option<&'static str> {
+        self.interrupt = None;
+        self.end_before_another()
+    }
+
+    /// As [`Watch::end`], but another run follows: a signal that comes before it ends it.
+    pub(crate) fn end_before_another(&mut self) -> Option<&'static str> {
         match std::mem::replace(&mut self.live, Live::Nothing) {
             Live::Line { shown } => {
                 if shown {
@@ -238,7 +246,6 @@ impl Watch {
             }
             other => self.live = other,
         }
-        self.interrupt = None;
         self.begun = false;
         self.board = board(&self.subject);
         self.ended_by.take()
