@@ -20,6 +20,7 @@ mod link;
 mod mapping;
 pub mod memif;
 pub mod messages;
+mod one_of;
 pub mod packet;
 pub mod tap;
 mod virtio;

@@ -2,6 +2,7 @@
 //! [`Wire`]; each link opens one [`Stack`] a thread.
 
 pub(crate) mod alone;
+mod any;
 #[cfg(test)]
 pub(crate) mod in_memory;
 pub(crate) mod memif;
@@ -19,6 +20,7 @@ use overfly_engine::{Engine, Instant, Owner};
 pub(crate) use overfly_link::{Each, Gone, Link as Wire, each_of};
 use rustix::time::{ClockId, clock_gettime};
 
+pub(crate) use self::any::{AnyLink, AnyStack};
 use crate::error::Error;
 
 /// What carries the connections.

@@ -6,9 +6,8 @@ use overfly_broker::Sockets;
 use overfly_link::memif::{Loopback, MemifPort, PROCESS_STACKS_MAX, Registry};
 use overfly_link::tap::TapPort;
 use overfly_link::xdp::{QueueSockets, StackSockets, XdpLink};
-use overfly_link::{Each, Gone, Link};
-use overfly_wire::{FrameSink, Promised, Promises, Unfinished};
-use rustix::io::Errno;
+use overfly_link::{Each, Link};
+use overfly_wire::FrameSink;
 
 use crate::numbers::make_internal;
 use crate::socket::CONTEXTS;
@@ -56,34 +55,15 @@ impl Link for Away {
     fn each_counter(&self, _each: Each<'_>) {}
 }
 
-/// Does the same with the link, whichever it is: a jump, and no call.
-macro_rules! with {
-    ($carrier:ident, $link:ident => $call:expr) => {
-        match $carrier {
-            AnyLink::Xdp($link) => $call,
-            AnyLink::Memif($link) => $call,
-            AnyLink::Tap($link) => $call,
-            AnyLink::Loopback($link) => $call,
-            AnyLink::Away($link) => $call,
-            #[cfg(test)]
-            AnyLink::Joined($link) => $call,
-        }
-    };
-}
-
-/// Methods that are the link's.
-macro_rules! forward {
-    (&mut self: $($name:ident($($argument:ident: $type:ty),*) $(-> $result:ty)?;)*) => {
-        $(#[inline] fn $name(&mut self, $($argument: $type),*) $(-> $result)? {
-            with!(self, link => link.$name($($argument),*))
-        })*
-    };
-    (&self: $($name:ident($($argument:ident: $type:ty),*) $(-> $result:ty)?;)*) => {
-        $(#[inline] fn $name(&self, $($argument: $type),*) $(-> $result)? {
-            with!(self, link => link.$name($($argument),*))
-        })*
-    };
-}
+overfly_link::one_of!(AnyLink {
+    Xdp,
+    Memif,
+    Tap,
+    Loopback,
+    Away,
+    #[cfg(test)]
+    Joined,
+});
 
 impl AnyLink {
     /// Opens what the broker gave. Its descriptors move out of the program's way.
@@ -205,50 +185,4 @@ const REGISTRY: Registry = Registry { adopt: make_internal, release };
 /// It is about to be closed.
 fn release(descriptor: BorrowedFd<'_>) {
     table::enter(descriptor.as_raw_fd(), Entry::Kernel);
-}
-
-impl Link for AnyLink {
-    forward! { &mut self:
-        receive(budget: usize, each: impl FnMut(&[u8])) -> usize;
-        flush();
-        redeem(promises: &impl Promises);
-        post(underway: bool) -> Option<BorrowedFd<'_>>;
-        kick_failed(errno: Errno);
-        retry();
-        arm() -> bool;
-        rang();
-        take_gone() -> Option<Gone>;
-        set_accepting(accepting: bool);
-        look_unseen(unseen: bool);
-        wait_to_accept();
-    }
-
-    forward! { &self:
-        room() -> Option<u32>;
-        changes() -> Option<u64>;
-        is_busy() -> bool;
-        segment_offload() -> u32;
-        others_wait() -> usize;
-        hold(bytes: u64) -> u64;
-        each_counter(each: Each<'_>);
-    }
-
-    fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
-        let all: Vec<BorrowedFd<'_>> = with!(self, link => link.descriptors().collect());
-        all.into_iter()
-    }
-}
-
-impl FrameSink for AnyLink {
-    forward! { &mut self:
-        frame() -> Option<&mut [u8]>;
-        long_frame(length: usize) -> Option<&mut [u8]>;
-        commit(length: usize);
-        commit_unfinished(length: usize, left: Unfinished);
-        commit_promised(left: Unfinished, payload: Promised);
-    }
-
-    forward! { &self:
-        takes_promises() -> bool;
-    }
 }

@@ -19,7 +19,7 @@ use super::tunnel::{Tunnelled, Tunnels};
 use crate::crew::Work;
 use crate::error::Error;
 use crate::link::alone::{config_of, engine};
-use crate::link::{Link, Network, Stack, Wire, boot_key, memif, uptime_ns};
+use crate::link::{AnyLink, Link, Network, Stack, Wire, boot_key, memif, uptime_ns};
 use crate::random::SplitMix;
 
 /// The work of each thread, and what must outlive them.
@@ -53,27 +53,36 @@ pub(crate) fn works(settings: &Settings, plan: &Arc<Plan>, shared: &Arc<Shared>)
     let carrier = StackParts { settings, plan, shared, role };
     match settings.link.as_ref() {
         Some(Link::Memif(place)) if role == Role::Client => {
-            let wires = memif::dial(place, settings.threads)?;
-            let describe = |wire: &memif::Dialed| (wire.mtu(), wire.offload(), None);
-            Ok((carrier.works(wires, 1, describe)?, None))
+            let known = |wire: memif::Dialed| {
+                let traits = (wire.mtu(), wire.offload(), None);
+                (AnyLink::Dialed(wire), traits)
+            };
+            let wires = memif::dial(place, settings.threads)?.into_iter().map(known);
+            Ok((carrier.works(wires)?, None))
         }
         Some(Link::Memif(place)) => {
             let (wires, acceptor) = memif::accept_at(place, settings.threads)?;
-            let works = carrier.works(wires, 1, |_| (u16::MAX, true, None))?;
-            Ok((works, Some(Box::new(acceptor))))
+            let known = |wire| (AnyLink::Listening(wire), (u16::MAX, true, None));
+            Ok((carrier.works(wires.into_iter().map(known))?, Some(Box::new(acceptor))))
         }
         Some(Link::Tap(name)) => {
             let open =
                 |_| TapLink::open(name).map_err(|error| Error::machine(format!("--link tap:{name}"), error));
             let wires: Vec<TapLink> = (0..settings.threads).map(open).collect::<Result<_, Error>>()?;
             // The kernel sends a flow's frames to the queue that it last sent by: each thread has its own addresses.
-            let describe = |wire: &TapLink| (wire.mtu(), true, Some(wire.peer_mac()));
-            Ok((carrier.works(wires, 1, describe)?, None))
+            let known = |wire: TapLink| {
+                let traits = (wire.mtu(), true, Some(wire.peer_mac()));
+                (AnyLink::Tap(Box::new(wire)), traits)
+            };
+            Ok((carrier.works(wires.into_iter().map(known))?, None))
         }
         Some(Link::Xdp) => super::xdp::works(settings, plan, shared, role),
         Some(Link::Kernel) | None => unreachable!("Settings::check refuses it"),
     }
 }
+
+/// Of a wire: its MTU, whether it does what a card would, and who is at its other end, where that is known.
+type Traits = (u16, bool, Option<MacAddr>);
 
 /// What stacks are made from.
 struct StackParts<'a> {
@@ -84,13 +93,8 @@ struct StackParts<'a> {
 }
 
 impl StackParts<'_> {
-    /// Each thread's work on its wire, whose MTU, offload and peer `describe` tells.
-    fn works<W: Wire + Send + 'static>(
-        &self,
-        wires: Vec<W>,
-        stride: u16,
-        describe: impl Fn(&W) -> (u16, bool, Option<MacAddr>),
-    ) -> Result<Vec<Work<()>>, Error> {
+    /// Each thread's work on its wire.
+    fn works(&self, wires: impl Iterator<Item = (AnyLink, Traits)>) -> Result<Vec<Work<()>>, Error> {
         let own = self.plan.addresses(self.role);
         if own.len() > PREFIXES_MOST {
             return Err(Error::usage(
@@ -102,41 +106,31 @@ impl StackParts<'_> {
                 ),
             ));
         }
-        let work_on = |(index, wire): (usize, W)| {
-            let (mtu, offload, peer) = describe(&wire);
+        let work_on = |(index, (wire, traits)): (usize, (AnyLink, Traits))| {
             if self.plan.tunnels.is_empty() {
-                return self.work_on(wire, index, stride, mtu, offload, peer);
+                return self.work_on(wire, index, traits);
             }
             let tunnels = Tunnels::new(&self.plan.tunnels, self.role);
+            let (mtu, _, peer) = traits;
             // What is inside is complete: no link completes it.
-            let mtu = mtu - tunnels.overhead() as u16;
-            self.work_on(Tunnelled::new(wire, tunnels), index, stride, mtu, false, peer)
+            let traits = (mtu - tunnels.overhead() as u16, false, peer);
+            self.work_on(Tunnelled::new(wire, tunnels), index, traits)
         };
-        wires.into_iter().enumerate().map(work_on).collect()
+        wires.enumerate().map(work_on).collect()
     }
 
     fn work_on<W: Wire + Send + 'static>(
         &self,
         wire: W,
         index: usize,
-        stride: u16,
-        mtu: u16,
-        offload: bool,
-        peer: Option<MacAddr>,
+        traits: Traits,
     ) -> Result<Work<()>, Error> {
-        let stack = self.stack(wire, index, mtu, offload, peer)?;
-        let rig = Single(shard(self.settings, self.plan, self.role, stack, index, stride)?);
+        let stack = self.stack(wire, index, traits)?;
+        let rig = Single(shard(self.settings, self.plan, self.role, stack, index, 1)?);
         Ok(work(self.settings, self.shared, index, rig))
     }
 
-    fn stack<W: Wire>(
-        &self,
-        wire: W,
-        index: usize,
-        mtu: u16,
-        offload: bool,
-        peer: Option<MacAddr>,
-    ) -> Result<Stack<W>, Error> {
+    fn stack<W: Wire>(&self, wire: W, index: usize, (mtu, offload, peer): Traits) -> Result<Stack<W>, Error> {
         let settings = self.settings;
         let (own, other) = match self.role {
             Role::Client => (Network::default(), Network::SERVER),

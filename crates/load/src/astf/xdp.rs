@@ -15,7 +15,7 @@ use super::settings::Settings;
 use crate::crew::Work;
 use crate::error::Error;
 use crate::link::sources::Sources;
-use crate::link::xdp;
+use crate::link::{AnyStack, xdp};
 
 /// Server addresses at most: the engine remembers each one's next hop.
 const SERVERS_MOST: u64 = 65_536;
@@ -51,7 +51,7 @@ pub(crate) fn works(
     Ok((works, Some(Box::new(attachment))))
 }
 
-type Stacks = (Vec<crate::link::Stack<overfly_link::xdp::XdpLink>>, overfly_steer::Attachment);
+type Stacks = (Vec<AnyStack>, overfly_steer::Attachment);
 
 fn protocols(plan: &Plan) -> Vec<Protocol> {
     let has = |transport| plan.templates.iter().any(|template| template.transport == transport);

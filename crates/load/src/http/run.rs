@@ -19,7 +19,7 @@ use super::tls::{Security, Tls};
 use crate::descriptors::raise_limit;
 use crate::error::Error;
 use crate::link::sources::Sources;
-use crate::link::{Link, Stack, Wire, memif, tap, xdp};
+use crate::link::{AnyStack, Link, memif, tap, xdp};
 use crate::memory;
 use crate::processors::{check_cpus, pin};
 
@@ -171,12 +171,12 @@ fn servers_of(routes: &[Servers]) -> Vec<SocketAddr> {
 }
 
 /// A worker for each stack. There must be ports for all connections.
-fn stack_workers<W: Wire + Send>(
+fn stack_workers(
     settings: &Settings,
     plan: &Plan,
-    stacks: Vec<Stack<W>>,
+    stacks: Vec<AnyStack>,
     seeds: Vec<(Seed, Servers)>,
-) -> Result<Vec<StackThread<W>>, Error> {
+) -> Result<Vec<StackThread>, Error> {
     let routes: Vec<Servers> = seeds.iter().map(|(_, servers)| servers.clone()).collect();
     let ports: usize = stacks.iter().map(|stack| stack.ports.len()).sum();
     let sources = plan.sources.as_ref().map_or(1, Sources::len);
@@ -206,7 +206,7 @@ impl Carry for Sockets {
     }
 }
 
-impl<W: Wire + Send> Carry for (Stack<W>, Servers) {
+impl Carry for (AnyStack, Servers) {
     fn carry(self, party: impl Party, clock: &Shared) -> Result<Outcome, Error> {
         Shard::new(self.0, self.1, party).run(clock)
     }
@@ -225,7 +225,7 @@ struct Thread<C> {
     seed: Seed,
 }
 
-type StackThread<W> = Thread<(Stack<W>, Servers)>;
+type StackThread = Thread<(AnyStack, Servers)>;
 
 impl<C: Carry> Worker for Thread<C> {
     fn run(self, settings: &Settings, index: usize, tally: Tally<'_>) -> Result<Outcome, Error> {

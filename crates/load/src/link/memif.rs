@@ -10,10 +10,10 @@ use std::time::Duration;
 use overfly_engine::{Config, Prefix};
 use overfly_link::memif::{Address, Counters, LinkState, MemifLink, Settings, connect};
 
-pub(crate) use listening::{Acceptor, Listening, accept_at, listen};
+pub(crate) use listening::{Acceptor, Listening, Port, accept_at, listen};
 
 use super::alone::{config_of, engine};
-use super::{Each, Gone, Network, Ports, Stack, Wire, each_of, uptime_ns};
+use super::{AnyLink, AnyStack, Each, Gone, Network, Ports, Stack, Wire, each_of, uptime_ns};
 use crate::error::Error;
 
 /// How long a server may take to answer.
@@ -50,7 +50,7 @@ pub(crate) fn dial(place: &Address, threads: usize) -> Result<Vec<Dialed>, Error
 }
 
 /// One stack a thread, each with a ring pair of its own.
-pub(crate) fn open(wanted: &Wanted<'_>) -> Result<Vec<Stack<Dialed>>, Error> {
+pub(crate) fn open(wanted: &Wanted<'_>) -> Result<Vec<AnyStack>, Error> {
     let links = dial(wanted.place, wanted.threads)?;
     let stack = |(index, wire): (usize, Dialed)| {
         let ports = Ports::of_shard(&wanted.ports, index, wanted.threads);
@@ -65,7 +65,7 @@ pub(crate) fn open(wanted: &Wanted<'_>) -> Result<Vec<Stack<Dialed>>, Error> {
         };
         Ok(Stack {
             engine: engine(config)?,
-            wire,
+            wire: AnyLink::Dialed(wire),
             local: wanted.network.address,
             ports,
             epoch_ns: uptime_ns(),

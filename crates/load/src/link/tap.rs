@@ -7,7 +7,7 @@ use overfly_engine::{Config, Prefix};
 use overfly_link::tap::TapLink;
 
 use super::alone::{config_of, engine};
-use super::{Network, Ports, Stack, uptime_ns};
+use super::{AnyLink, AnyStack, Network, Ports, Stack, uptime_ns};
 use crate::error::Error;
 
 /// What the stacks are for.
@@ -30,7 +30,7 @@ pub(crate) fn open(
     network: Network,
     threads: usize,
     purpose: &Purpose,
-) -> Result<Vec<Stack<TapLink>>, Error> {
+) -> Result<Vec<AnyStack>, Error> {
     let stack = |index| {
         let wire =
             TapLink::open(name).map_err(|error| Error::machine(format!("--link tap:{name}"), error))?;
@@ -54,6 +54,7 @@ pub(crate) fn open(
                 engine.set_neighbor(server.ip().to_canonical(), wire.peer_mac());
             }
         }
+        let wire = AnyLink::Tap(Box::new(wire));
         Ok(Stack { engine, wire, local: network.address, ports, epoch_ns: uptime_ns() })
     };
     (0..threads).map(stack).collect()

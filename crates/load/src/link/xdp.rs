@@ -14,7 +14,7 @@ use overfly_link::xdp::XdpLink;
 use overfly_steer::{Attachment, Options, Protocol, ReceiveOffload};
 
 use super::sources::Sources;
-use super::{Ports, Stack, Wire, boot_key, uptime_ns};
+use super::{AnyLink, AnyStack, Ports, Stack, Wire, boot_key, uptime_ns};
 use crate::error::Error;
 pub(crate) use listening::{Listening, listen};
 
@@ -49,7 +49,7 @@ pub(crate) struct Wanted<'a> {
 }
 
 /// One stack a thread, and what must outlive them: the program goes with it.
-pub(crate) fn open(wanted: &Wanted<'_>) -> Result<(Vec<Stack<XdpLink>>, Attachment), Error> {
+pub(crate) fn open(wanted: &Wanted<'_>) -> Result<(Vec<AnyStack>, Attachment), Error> {
     let first = wanted.servers[0];
     let scope = if let SocketAddr::V6(server) = first { server.scope_id() } else { 0 };
     let server = first.ip().to_canonical();
@@ -139,7 +139,7 @@ pub(crate) fn open(wanted: &Wanted<'_>) -> Result<(Vec<Stack<XdpLink>>, Attachme
         for (server, next_hop) in &hops {
             engine.set_neighbor(*server, *next_hop);
         }
-        Ok(Stack { engine, wire, local: route.source, ports, epoch_ns })
+        Ok(Stack { engine, wire: AnyLink::Xdp(wire), local: route.source, ports, epoch_ns })
     };
     let stacks = links.into_iter().enumerate().map(stack).collect::<Result<_, Error>>()?;
     Ok((stacks, attachment))

@@ -16,7 +16,7 @@ use super::{Settings, kernel};
 use crate::crew::{self, Crew};
 use crate::descriptors;
 use crate::error::Error;
-use crate::link::{Link, Network, Stack, Wire, memif, tap, xdp};
+use crate::link::{AnyStack, Link, Network, memif, tap, xdp};
 use crate::processors::check_cpus;
 
 pub(crate) type Turn = crew::Turn<Counts>;
@@ -179,11 +179,8 @@ fn xdp_works(settings: &mut Settings) -> Result<(Vec<Work>, Attachment), Error> 
     Ok((works, attachment))
 }
 
-fn stack_works<W: Wire + Send + 'static>(
-    settings: &Settings,
-    stacks: Vec<Stack<W>>,
-) -> Result<Vec<Work>, Error> {
-    let work = |(index, mut stack): (usize, Stack<W>)| {
+fn stack_works(settings: &Settings, stacks: Vec<AnyStack>) -> Result<Vec<Work>, Error> {
+    let work = |(index, mut stack): (usize, AnyStack)| {
         listen_at(&mut stack.engine, settings.listen, settings.connections_each())?;
         let shard = Shard::new(stack, site(settings, index), timeout_ms(settings));
         Ok(Box::new(move |turn: &mut Turn| Ok(shard.run(turn))) as Work)

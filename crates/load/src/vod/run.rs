@@ -18,7 +18,7 @@ use crate::descriptors;
 use crate::error::Error;
 use crate::http::Target;
 use crate::link::sources::Sources;
-use crate::link::{Link, Stack, Wire, memif, tap, xdp};
+use crate::link::{AnyStack, Link, memif, tap, xdp};
 use crate::processors::check_cpus;
 
 /// Between two looks at what was counted.
@@ -145,8 +145,8 @@ impl Plan<'_> {
         (0..self.settings.threads).map(work).collect()
     }
 
-    fn stack_works<W: Wire + Send + 'static>(&self, stacks: Vec<Stack<W>>) -> Vec<Work<Counts>> {
-        let work = |(index, stack): (usize, Stack<W>)| {
+    fn stack_works(&self, stacks: Vec<AnyStack>) -> Vec<Work<Counts>> {
+        let work = |(index, stack): (usize, AnyStack)| {
             let shard = Shard::new(stack, self.player(index), self.route(), self.wanted[index].clone());
             Box::new(move |turn: &mut Turn<Counts>| Ok(shard.run(turn))) as Work<Counts>
         };

@@ -10,7 +10,7 @@ use overfly_link::memif::{Address, Hub, Listener, MemifLink, Settings};
 
 use crate::error::Error;
 use crate::link::alone::{config_of, engine};
-use crate::link::{Each, Gone, Network, Ports, Stack, Wire, each_of, uptime_ns};
+use crate::link::{AnyLink, AnyStack, Each, Gone, Network, Ports, Stack, Wire, each_of, uptime_ns};
 
 /// How often the thread that accepts peers looks whether it is to end.
 const ACCEPT_TURN: Duration = Duration::from_millis(50);
@@ -38,7 +38,7 @@ pub(crate) fn accept_at(place: &Address, threads: usize) -> Result<(Vec<Port>, A
 }
 
 /// One stack a thread, and what must outlive them. The engines do not listen yet.
-pub(crate) fn listen(listening: &Listening<'_>) -> Result<(Vec<Stack<Port>>, Acceptor), Error> {
+pub(crate) fn listen(listening: &Listening<'_>) -> Result<(Vec<AnyStack>, Acceptor), Error> {
     let (wires, acceptor) = accept_at(listening.place, listening.threads)?;
     let mut stacks = Vec::new();
     for (index, wire) in wires.into_iter().enumerate() {
@@ -50,6 +50,7 @@ pub(crate) fn listen(listening: &Listening<'_>) -> Result<(Vec<Stack<Port>>, Acc
             ..config_of(listening.network, index, true)
         };
         let (local, ports) = (listening.network.address, Ports::none());
+        let wire = AnyLink::Listening(wire);
         stacks.push(Stack { engine: engine(config)?, wire, local, ports, epoch_ns: uptime_ns() });
     }
     Ok((stacks, acceptor))

@@ -9,7 +9,7 @@ use overfly_steer::{Attachment, Options, Protocol};
 
 use super::{attach, boot_key, config_of, interface_to, no_interface, receive_beside, uptime_ns};
 use crate::error::Error;
-use crate::link::{Ports, Stack};
+use crate::link::{AnyLink, AnyStack, Ports, Stack};
 
 /// Frames to receive into for each stack: a server's clients are many, and their requests small.
 const RX_RING: u32 = 4096;
@@ -32,7 +32,7 @@ pub(crate) struct Listening<'a> {
 }
 
 /// One stack a thread, all of them listening, and what must outlive them. The engines do not listen yet.
-pub(crate) fn listen(listening: &Listening<'_>) -> Result<(Vec<Stack<XdpLink>>, Attachment), Error> {
+pub(crate) fn listen(listening: &Listening<'_>) -> Result<(Vec<AnyStack>, Attachment), Error> {
     let address = listening.address.ip().to_canonical();
     let scope = if let SocketAddr::V6(address) = listening.address { address.scope_id() } else { 0 };
     let name = match listening.interface {
@@ -66,7 +66,7 @@ pub(crate) fn listen(listening: &Listening<'_>) -> Result<(Vec<Stack<XdpLink>>, 
     let family = |address: &std::net::IpAddr| address.is_ipv4() == listening.address.is_ipv4();
     let own = interface.addresses.iter().map(|(address, _)| *address).find(family);
     let own = if address.is_unspecified() { own.unwrap_or(address) } else { address };
-    let mut stacks = Vec::new();
+    let (mut engines, mut wires) = (Vec::new(), Vec::new());
     for _ in 0..listening.threads {
         let sockets = attachment.add_stack().map_err(refused)?;
         for (protocol, place) in listening.places {
@@ -86,8 +86,13 @@ pub(crate) fn listen(listening: &Listening<'_>) -> Result<(Vec<Stack<XdpLink>>, 
         };
         let engine = Engine::new((listening.configure)(config))
             .map_err(|error| Error::machine(format!("the stack of {name}"), error))?;
-        stacks.push(Stack { engine, wire, local: own, ports: Ports::none(), epoch_ns: uptime_ns() });
+        engines.push(engine);
+        wires.push(wire);
     }
-    receive_beside(&mut attachment, listening.cpus, stacks.iter_mut().map(|stack| &mut stack.wire));
-    Ok((stacks, attachment))
+    receive_beside(&mut attachment, listening.cpus, wires.iter_mut());
+    let stack = |(engine, wire)| {
+        let (wire, ports) = (AnyLink::Xdp(wire), Ports::none());
+        Stack { engine, wire, local: own, ports, epoch_ns: uptime_ns() }
+    };
+    Ok((engines.into_iter().zip(wires).map(stack).collect(), attachment))
 }
