@@ -4,6 +4,7 @@
 
 use core::cell::Cell;
 
+use super::life::linger_at_last;
 use crate::lock::Guard;
 use crate::process::contexts::of;
 use crate::process::{Process, WakeOnDrop};
@@ -93,7 +94,7 @@ impl Drop for Hold {
     fn drop(&mut self) {
         let elsewhere = self.elsewhere.take().map(|(held, _)| held);
         if let Some(held) = self.held.take().or(elsewhere) {
-            release(&mut of(held.0), held);
+            release(&mut linger_at_last(of(held.0), held), held);
         }
     }
 }

@@ -9,7 +9,7 @@ use core::net::SocketAddr;
 use rustix::io::Errno;
 
 use self::close::close_set;
-pub(crate) use self::close::{about_to_replace, close, close_range, shutdown};
+pub(crate) use self::close::{about_to_replace, close, close_range, linger_at_last, shutdown};
 pub(crate) use self::connect::{connect, disconnect, open_fast};
 pub(crate) use self::listen::{accept, kernel_says, listened};
 use super::{Answer, CLOSED, datagram, lock_entry};

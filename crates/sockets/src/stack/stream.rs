@@ -306,13 +306,13 @@ impl<T: Link> Stack<T> {
         }
     }
 
-    /// For how long the last close() of a socket waits until its peer has everything (SO_LINGER); `None` if it has, or if unread
-    /// data will make the close a reset, or if a call that waits keeps it open.
+    /// For how long the last who has the socket, a descriptor or a call that waits, waits at its end until the peer has everything
+    /// (SO_LINGER); `None` if it has, or if unread data will make the end a reset, or if others have the socket.
     pub(crate) fn lingers(&self, id: SocketId) -> Option<Duration> {
         use overfly_engine::State::{CloseWait, Closing, Established, FinWait1, LastAck};
         let socket = self.sockets.at(id);
         let time = socket.settings.linger.filter(|time| !time.is_zero())?;
-        let is_last = socket.references == 1 && socket.holders == 0;
+        let is_last = socket.references + socket.holders == 1;
         let open = matches!(self.info(id)?.state, Established | CloseWait | FinWait1 | Closing | LastAck);
         (is_last && open && socket.receive.is_empty()).then_some(time)
     }

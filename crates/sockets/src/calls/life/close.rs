@@ -88,7 +88,7 @@ pub(crate) fn close(descriptor: i32) -> Answer<()> {
                 && !guard.is_inherited(id)
                 && !guard.sleepers.any_wants(id)
             {
-                guard = linger(guard, id, descriptor, time);
+                guard = linger(guard, id, time, |_| table::lookup(descriptor) == Entry::Socket(id));
             }
             match table::lookup(descriptor) {
                 Entry::Socket(now) if now == id => {}
@@ -114,13 +114,29 @@ pub(crate) fn close(descriptor: i32) -> Answer<()> {
     }
 }
 
-/// SO_LINGER: close() waits until the peer has acknowledged everything, the FIN as well, for `time` at most. O_NONBLOCK does not
-/// matter (__tcp_close() in Linux, net/ipv4/tcp.c).
+/// A call that has waited ends, and its descriptor was closed meanwhile: it lingers in place of that close() (fdput() in Linux).
+pub(crate) fn linger_at_last(
+    guard: Guard<'static, Process>,
+    (id, generation): (SocketId, u32),
+) -> Guard<'static, Process> {
+    let is_here = |process: &Process| process.stack.socket(id).generation == generation;
+    match guard.stack.lingers(id) {
+        Some(time)
+            if is_here(&guard) && guard.stack.socket(id).references == 0 && !guard.is_inherited(id) =>
+        {
+            linger(guard, id, time, is_here)
+        }
+        _ => guard,
+    }
+}
+
+/// SO_LINGER: close() waits until the peer has acknowledged everything, the FIN as well, for `time` at most, if the socket still
+/// `is_here`. O_NONBLOCK does not matter (__tcp_close() in Linux, net/ipv4/tcp.c).
 fn linger(
     mut guard: Guard<'static, Process>,
     id: SocketId,
-    descriptor: i32,
     time: Duration,
+    is_here: impl Fn(&Process) -> bool,
 ) -> Guard<'static, Process> {
     let since = sys::handlers_run();
     let deadline = now() + time;
@@ -128,7 +144,7 @@ fn linger(
     guard.leaves_event_loop();
     loop {
         guard.pump();
-        if table::lookup(descriptor) != Entry::Socket(id) || guard.stack.lingers(id).is_none() {
+        if !is_here(&guard) || guard.stack.lingers(id).is_none() {
             return guard;
         }
         let (next, woken) = wait(
