@@ -4,6 +4,8 @@
 mod access;
 mod backing;
 mod info;
+#[macro_use]
+mod shapes;
 mod table;
 #[cfg(test)]
 mod tests;

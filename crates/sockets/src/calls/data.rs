@@ -213,8 +213,9 @@ pub(crate) fn send(hold: &mut Hold, descriptor: i32, source: Source<'_>, flags: 
     }
     let socket = guard.stack.socket(id);
     let writes = socket.state == SocketState::Connected && !socket.write_shut && !guard.stack.is_over(id);
-    if flags & libc::MSG_OOB != 0 && writes && source.length() > 0 {
-        // The engine has no urgent pointer: who uses it is better off with the kernel.
+    let promises = flags & libc::MSG_ZEROCOPY != 0 && socket.settings.zerocopy;
+    if (flags & libc::MSG_OOB != 0 || promises) && writes && source.length() > 0 {
+        // The engine has no urgent pointer, and tells nobody when it has read a buffer: who asks for that is better off with the kernel.
         return match guard.hand_over(id) {
             Ok(()) => Answer::Kernel,
             Err(error) => Answer::error(error),

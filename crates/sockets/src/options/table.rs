@@ -24,65 +24,6 @@ const TIME: &str = "yes: the time when the datagram was taken from the link";
 const ERRORS: &str = "yes: errors from ICMP stand in the error queue (MSG_ERRQUEUE), and poll() says POLLERR until it is empty; errors of what the kernel's socket sent stand in its queue, which is read after ours";
 const PIECES: &str = "what does not fit, or goes in pieces, is sent by the kernel's socket, which has them";
 
-/// An option by its names in C, or by its number where libc has none (include/uapi/asm-generic/socket.h, include/uapi/linux/tcp.h).
-macro_rules! option {
-    ($level:ident $name:ident) => {
-        SocketOption::new(libc::$level, libc::$name, stringify!($name))
-    };
-    ($level:ident $name:ident = $number:literal) => {
-        SocketOption::new(libc::$level, $number, stringify!($name))
-    };
-}
-
-/// A hop limit, by the name of its field, and its least.
-macro_rules! hops {
-    ($level:ident $name:ident $field:ident $least:literal) => {
-        option!($level $name).kept(
-            HOPS,
-            Number(
-                |of| match of.settings().$field {
-                    -1 => of.backing().number(libc::$level, libc::$name),
-                    hops => Ok(hops.into()),
-                },
-                |of, hops| match hops {
-                    -1 => reset_hops(of, libc::$level, libc::$name, |settings| settings.$field = -1),
-                    _ => change_within(of, hops, $least..=255, |settings| settings.$field = hops as i16),
-                },
-            ),
-            Carried::Both(
-                |from, to| {
-                    to.$field = from.number().filter(|&hops| hops != from.fresh.$field).unwrap_or(-1) as i16;
-                },
-                |to, settings| match settings.$field {
-                    same if same == to.fresh.settings.$field => {}
-                    hops => to.set_number(hops.into()),
-                },
-            ),
-        )
-        .datagram(MARKS, Datagram::Marks)
-    };
-}
-
-/// A time between keep-alives, by the name of its field: 1 to 32767 seconds (tcp(7)).
-macro_rules! keep_time {
-    ($name:ident $field:ident) => {
-        option!(IPPROTO_TCP $name).kept(
-            YES,
-            Number(
-                |of| seconds(of.settings().$field),
-                |of, number| {
-                    let time = Duration::from_secs(number.unsigned_abs().into());
-                    change_within(of, number, 1..=32_767, |settings| settings.$field = time)
-                },
-            ),
-            Carried::Both(
-                |from, to| to.$field = from.seconds().unwrap_or(to.$field),
-                |to, settings| to.set_seconds(settings.$field),
-            ),
-        )
-    };
-}
-
 /// Every option that is more than a number of the kernel's socket. Its rows are read, and written, in this order.
 pub(crate) const TABLE: &[SocketOption] = &[
     // ---- of connections, at user level ----
@@ -390,13 +331,13 @@ pub(crate) const TABLE: &[SocketOption] = &[
             }
         }),
     ),
-    option!(IPPROTO_TCP TCP_INQ = 36).kept(
-        "yes: recvmsg() and recvmmsg() tell how many bytes are left to read, and one more once the end has come",
-        Number(
-            |of| flag(of.settings().says_inq),
-            |of, on| change_within(of, on, 0..=1, |settings| settings.says_inq = on != 0),
-        ),
-        Carried::Both(|from, to| to.says_inq = from.is_on(), |to, settings| to.set_flag(settings.says_inq)),
+    switch!(
+        IPPROTO_TCP TCP_INQ = 36, says_inq,
+        "yes: recvmsg() and recvmmsg() tell how many bytes are left to read, and one more once the end has come"
+    ),
+    switch!(
+        SOL_SOCKET SO_ZEROCOPY, zerocopy,
+        "yes: what is sent is copied, until the first call with MSG_ZEROCOPY, for which the connection is handed over; UDP sockets with it are left to the kernel"
     ),
     option!(IPPROTO_TCP TCP_INFO).kept(
         "`struct tcp_info`, cut as by this kernel; what the engine does not count is zero (the ages of the last segments; tcpi_busy_time, tcpi_rwnd_limited and tcpi_sndbuf_limited, which are three clocks for each connection and a look at them with each segment; rates but with `bbr`); tcpi_reord_seen says whether, not how often",
@@ -428,7 +369,6 @@ pub(crate) const TABLE: &[SocketOption] = &[
     option!(IPPROTO_TCP TCP_FASTOPEN_NO_COOKIE = 34).refused(Refused::Always),
     option!(IPPROTO_TCP TCP_WINDOW_CLAMP).refused(Refused::Zero),
     // ---- only the kernel's TCP follows these ----
-    option!(SOL_SOCKET SO_ZEROCOPY).kernel_only(When::Next),
     // SO_TIMESTAMPNS_NEW before SO_TIMESTAMP_NEW: that one is said to be on with it.
     option!(SOL_SOCKET SO_TIMESTAMP)
         .kernel_only(When::Next)

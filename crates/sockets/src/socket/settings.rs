@@ -57,6 +57,8 @@ pub struct Settings {
     pub unsent_low_water: u32,
     /// TCP_INQ.
     pub says_inq: bool,
+    /// SO_ZEROCOPY.
+    pub zerocopy: bool,
 }
 
 impl Settings {
@@ -94,5 +96,6 @@ impl Settings {
         receive_low_water: 1,
         unsent_low_water: 0,
         says_inq: false,
+        zerocopy: false,
     };
 }

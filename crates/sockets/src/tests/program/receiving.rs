@@ -143,6 +143,24 @@ fn who_wants_to_be_told_hears_what_is_left_to_read() {
     });
 }
 
+/// gRPC sets it on each socket, and asks for it with no call.
+#[test]
+fn who_may_send_without_copies_stays_until_that_is_asked_for() {
+    script(|world| {
+        let twins = world.twins();
+        let set = |end, value: c_int| set_option(end, libc::SOL_SOCKET, libc::SO_ZEROCOPY, &value);
+        for value in [2, -1] {
+            assert_eq!(twins.same(|end| set(end, value)), Err(Errno::INVAL));
+        }
+        for value in [1, 0, 1] {
+            assert_eq!(twins.same(|end| set(end, value)), Ok(0));
+            assert_eq!(twins.same(|end| number(end, libc::SOL_SOCKET, libc::SO_ZEROCOPY)), Ok(value));
+        }
+        assert!(crate::hooks::data::is_connection(twins.ends[0]), "it is the kernel's");
+        twins.close();
+    });
+}
+
 #[test]
 fn what_is_no_message_is_refused() {
     script(|world| {
