@@ -1,6 +1,6 @@
 //! Sequences of some kind (see `script/kinds.rs`), which differed once and must not again, as in [`super::found`].
 
-pub(crate) const KINDS: [(&str, &str); 34] = [
+pub(crate) const KINDS: [(&str, &str); 35] = [
     (
         "seed 85000170: a datagram that came before the process took part in its port is read before those that came later",
         "v4\n\
@@ -432,5 +432,21 @@ pub(crate) const KINDS: [(&str, &str); 34] = [
          L get a name\n\
          L connect a 6\n\
          L get a name",
+    ),
+    (
+        "seed 1000073047: who waits in a call lingers in place of a close() by another thread",
+        "v4\n\
+         R socket a n\n\
+         R bind a 5\n\
+         R listen a 8\n\
+         L socket a b\n\
+         L connect a 5\n\
+         R accept a b b\n\
+         L thread\n\
+         M readv a 1 3000\n\
+         L fill a\n\
+         L leave a 1\n\
+         - pause 5\n\
+         R send b 10 d",
     ),
 ];
