@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Runs every test of the workspace and closes with one line that counts them.
 
-Many tests wait for real programs and the real kernel, so one more target runs than there are processors
+Many tests wait for real programs and the real kernel, so as many targets run side by side as there are processors
 (OVERFLY_TEST_LANES), each with cargo's own number of threads; what a target printed appears when it has ended. A test
 that fails is run once more, alone: if it passes then, it is counted as passed and named as disturbed, so that somebody
 looks at it. One that fails alone, more than a few that fail at first, or a target that ends without its counts, fail
@@ -83,28 +83,12 @@ class Target:
         self.seconds = time.monotonic() - begin
         self.failures = FAILED.findall(self.output)
         self.why |= {name: text[max(text.find("\nthread '"), 0):].strip()[:WHY_MAX] for name, text in WHY.findall(self.output)}
-        self.count()
-
-    def count(self) -> None:
-        """Reads what libtest says of its tests."""
         counts = [[int(number) for number in found] for found in RESULT.findall(self.output)]
         self.passed, self.failed, self.skipped = (sum(column) for column in zip(*counts)) if counts else (0, 0, 0)
 
     def has_crashed(self) -> bool:
         """It ended badly, but did not say which tests failed."""
         return self.status != 0 and (self.failed == 0 or self.failed != len(self.failures))
-
-
-class PythonTarget(Target):
-    """The tests of a folder of Python."""
-
-    def count(self) -> None:
-        """Reads what unittest says."""
-        ran = sum(int(count) for count in PYTHON_RAN.findall(self.output))
-        bad = dict(part.split("=") for text in PYTHON_BAD.findall(self.output) for part in text.split(", "))
-        self.failed = int(bad.get("failures", 0)) + int(bad.get("errors", 0))
-        self.skipped = int(bad.get("skipped", 0))
-        self.passed = ran - self.failed - self.skipped
 
 
 RUNNING: set[int] = set()
@@ -150,7 +134,7 @@ def run_all(targets: list[Target]) -> None:
             with printing:
                 print(f"     Running {target.name}\n{target.output}", flush=True)
 
-    count = int(os.environ.get("OVERFLY_TEST_LANES") or (os.cpu_count() or 1) + 1)
+    count = int(os.environ.get("OVERFLY_TEST_LANES") or os.cpu_count() or 1)
     lanes = [threading.Thread(target=lane, daemon=True) for _ in range(count)]
     for thread in lanes:
         thread.start()
@@ -177,13 +161,26 @@ def once_more(targets: list[Target]) -> list[tuple[str, str]]:
     return disturbed
 
 
-def others() -> list[Target]:
-    """What is no test binary. Doc tests are compiled by rustdoc as they run: cargo's matter."""
+def documents() -> Target:
+    """Doc tests are compiled by rustdoc as they run: cargo's matter."""
+    target = Target("doc tests", [CARGO, "test", "--workspace", "--locked", "--doc"], ROOT)
+    target.run()
+    print(f"     Running doc tests\n{target.output}", flush=True)
+    return target
+
+
+def python() -> Target:
+    """The tests of python/."""
     words = ["-W", "error::SyntaxWarning", "-m", "unittest", "discover", "-s", "python/tests", "-t", "python"]
-    return [
-        Target("doc tests", [CARGO, "test", "--workspace", "--locked", "--doc"], ROOT),
-        PythonTarget("python", [sys.executable, *words], ROOT),
-    ]
+    target = Target("python", [sys.executable, *words], ROOT)
+    target.run()
+    print(f"     Running python\n{target.output}", flush=True)
+    ran = sum(int(count) for count in PYTHON_RAN.findall(target.output))
+    bad = dict(part.split("=") for text in PYTHON_BAD.findall(target.output) for part in text.split(", "))
+    target.failed = int(bad.get("failures", 0)) + int(bad.get("errors", 0))
+    target.skipped = int(bad.get("skipped", 0))
+    target.passed = ran - target.failed - target.skipped
+    return target
 
 
 def main() -> int:
@@ -192,10 +189,9 @@ def main() -> int:
     begin = time.monotonic()
     targets = built()
     compiled = time.monotonic()
-    beside = others()
-    run_all([*beside, *targets])
+    run_all(targets)
     disturbed = once_more(targets)
-    targets += beside
+    targets += [documents(), python()]
 
     print("What to make faster first:")
     for target in sorted(targets, key=lambda target: -target.seconds)[:12]:
