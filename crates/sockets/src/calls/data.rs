@@ -211,16 +211,6 @@ pub(crate) fn send(hold: &mut Hold, descriptor: i32, source: Source<'_>, flags: 
         drop(guard);
         return datagram::send(descriptor, source, None, datagram::ControlMessages::default(), flags);
     }
-    let socket = guard.stack.socket(id);
-    let writes = socket.state == SocketState::Connected && !socket.write_shut && !guard.stack.is_over(id);
-    let promises = flags & libc::MSG_ZEROCOPY != 0 && socket.settings.zerocopy;
-    if (flags & libc::MSG_OOB != 0 || promises) && writes && source.length() > 0 {
-        // The engine has no urgent pointer, and tells nobody when it has read a buffer: who asks for that is better off with the kernel.
-        return match guard.hand_over(id) {
-            Ok(()) => Answer::Kernel,
-            Err(error) => Answer::error(error),
-        };
-    }
     guard.keep_up();
     let since = sys::handlers_run();
     let (wanted, plausible) = (source.length(), source.is_plausible());
@@ -235,6 +225,16 @@ pub(crate) fn send(hold: &mut Hold, descriptor: i32, source: Source<'_>, flags: 
     let mut done = 0;
     let mut patience = None;
     loop {
+        // A connection that was being opened when the call began is looked at again when it is open.
+        if done == 0 && wanted > 0 && needs_kernel(&guard, id, flags) {
+            let outcome = guard.hand_over(id);
+            drop(guard);
+            let answer = outcome.map_or_else(Answer::error, |()| Answer::Kernel);
+            return match patience {
+                None => answer,
+                Some(patience) => rest.of(hold).send(hold, answer, patience, source, 0),
+            };
+        }
         let pending = guard.stack.socket(id).error;
         let outcome = if plausible {
             guard.stack.write(id, source.pieces(done))
@@ -272,6 +272,19 @@ pub(crate) fn send(hold: &mut Hold, descriptor: i32, source: Source<'_>, flags: 
             Err(error) => return Answer::error(error),
         }
     }
+}
+
+/// Whether a call with these flags is better off with the kernel: the engine has no urgent pointer, and tells nobody when it has read a
+/// buffer.
+#[inline]
+fn needs_kernel(process: &Process, id: SocketId, flags: i32) -> bool {
+    if flags & (libc::MSG_OOB | libc::MSG_ZEROCOPY) == 0 {
+        return false;
+    }
+    let socket = process.stack.socket(id);
+    let promises = flags & libc::MSG_ZEROCOPY != 0 && socket.settings.zerocopy;
+    let writes = socket.state == SocketState::Connected && !socket.write_shut && !process.stack.is_over(id);
+    (flags & libc::MSG_OOB != 0 || promises) && writes
 }
 
 /// A connection was full: looks whether it is so still, and sends what it takes at once. Nothing has been sent.

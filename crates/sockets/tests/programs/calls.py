@@ -742,6 +742,17 @@ def urgent_data():
         assert c.send(b"!", socket.MSG_OOB) == 1
         c.sendall(b"b")
         assert take(c, 3) == b"ab!"
+    # A call that begins before the connection is open, and waits for that.
+    next_port[0] += 1
+    control = order("listen", next_port[0], "time.sleep(0.2); urgent = s.recv(1, socket.MSG_OOB); s.sendall(take(1) + urgent); take(1)")
+    c = socket.socket(FAMILY)
+    c.setblocking(False)
+    expect(errno.EINPROGRESS, c.connect, (PEER, next_port[0]))
+    c.setblocking(True)
+    assert c.send(b"!", socket.MSG_OOB) == 1
+    c.sendall(b"b")
+    assert take(c, 2) == b"b!"
+    control.close()
 
 
 @test

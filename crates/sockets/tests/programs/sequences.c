@@ -521,7 +521,8 @@ static void do_set(struct actor *actor, char **words)
 {
     int fd = descriptor(words[0]), number = atoi(words[2]);
     /* Lingering for no time: close() resets. */
-    struct linger linger = {.l_onoff = number};
+    /* Above 1: for so many seconds. */
+    struct linger linger = {.l_onoff = number, .l_linger = number > 1 ? number : 0};
     if (strcmp(words[1], "linger") == 0)
         say_result(actor, setsockopt(fd, SOL_SOCKET, SO_LINGER, &linger, sizeof linger));
     else if (strcmp(words[1], "lowat") == 0)

@@ -1,6 +1,6 @@
 //! Sequences of some kind (see `script/kinds.rs`), which differed once and must not again, as in [`super::found`].
 
-pub(crate) const KINDS: [(&str, &str); 35] = [
+pub(crate) const KINDS: [(&str, &str); 36] = [
     (
         "seed 85000170: a datagram that came before the process took part in its port is read before those that came later",
         "v4\n\
@@ -448,5 +448,19 @@ pub(crate) const KINDS: [(&str, &str); 35] = [
          L leave a 1\n\
          - pause 5\n\
          R send b 10 d",
+    ),
+    (
+        "dup2() over a socket lingers as close() does",
+        "v4\n\
+         R socket a n\n\
+         R bind a 5\n\
+         R listen a 8\n\
+         L socket a b\n\
+         L connect a 5\n\
+         R accept a b n\n\
+         L socket b n\n\
+         L set a linger 9\n\
+         L fill a\n\
+         L dup2 b a",
     ),
 ];

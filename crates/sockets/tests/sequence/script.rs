@@ -56,7 +56,7 @@ impl Step {
             {
                 false
             }
-            word => self.reads() || self.writes() || matches!(word, "connect" | "leave"),
+            word => self.reads() || self.writes() || matches!(word, "connect" | "leave" | "dup2" | "dup3"),
         }
     }
 

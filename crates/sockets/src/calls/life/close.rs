@@ -80,27 +80,13 @@ pub(crate) fn shutdown(descriptor: i32, how: i32) -> Answer<()> {
 pub(crate) fn close(descriptor: i32) -> Answer<()> {
     match table::lookup(descriptor) {
         Entry::Kernel => Answer::Kernel,
+        // Two threads may close the same descriptor, or another one has just handed it over.
         Entry::Socket(_) => {
-            // Two threads may close the same descriptor, or another one has just handed it over.
-            let Some((mut guard, id)) = lock_entry(descriptor) else { return Answer::Kernel };
-            // What a child may have is not closed by this, nor what another thread has in poll() (fdget() in fs/select.c).
-            if let Some(time) = guard.stack.lingers(id)
-                && !guard.is_inherited(id)
-                && !guard.sleepers.any_wants(id)
-            {
-                guard = linger(guard, id, time, |_| table::lookup(descriptor) == Entry::Socket(id));
+            if close_socket(descriptor, |_| ()) {
+                Answer::ok(())
+            } else {
+                Answer::Kernel
             }
-            match table::lookup(descriptor) {
-                Entry::Socket(now) if now == id => {}
-                // It has moved while this call waited.
-                Entry::Socket(_) => {
-                    drop(guard);
-                    return close(descriptor);
-                }
-                _ => return Answer::Kernel,
-            }
-            let told = WakeOnDrop(&mut guard);
-            if told.0.close_socket(id, descriptor) { Answer::ok(()) } else { Answer::Kernel }
         }
         Entry::Set(_) => close_set(descriptor),
         // With the lock in its hands nobody but the library closes anything.
@@ -112,6 +98,34 @@ pub(crate) fn close(descriptor: i32) -> Answer<()> {
         }
         Entry::Cached(_) | Entry::Internal => Answer::error(CLOSED),
     }
+}
+
+/// Closes a descriptor that was a socket's when it was looked up, and lingers first if it has to. Returns whether the library keeps the
+/// descriptor, and then does something before another thread may have it.
+fn close_socket(descriptor: i32, kept: impl Fn(&mut Process)) -> bool {
+    while let Some((mut guard, id)) = lock_entry(descriptor) {
+        // What a child may have is not closed by this, nor what another thread has in poll() (fdget() in fs/select.c).
+        if let Some(time) = guard.stack.lingers(id)
+            && !guard.is_inherited(id)
+            && !guard.sleepers.any_wants(id)
+        {
+            guard = linger(guard, id, time, |_| table::lookup(descriptor) == Entry::Socket(id));
+        }
+        match table::lookup(descriptor) {
+            Entry::Socket(now) if now == id => {
+                let told = WakeOnDrop(&mut guard);
+                let is_kept = told.0.close_socket(id, descriptor);
+                if is_kept {
+                    kept(told.0);
+                }
+                return is_kept;
+            }
+            // It has moved while this call waited.
+            Entry::Socket(_) => {}
+            _ => return false,
+        }
+    }
+    false
 }
 
 /// A call that has waited ends, and its descriptor was closed meanwhile: it lingers in place of that close() (fdput() in Linux).
@@ -211,11 +225,7 @@ pub(crate) fn about_to_replace(new: i32) -> Result<(), Errno> {
     match table::lookup(new) {
         Entry::Kernel => {}
         Entry::Socket(_) => {
-            let Some((mut guard, id)) = lock_entry(new) else { return Ok(()) };
-            let told = WakeOnDrop(&mut guard);
-            if told.0.close_socket(id, new) {
-                told.0.descriptors.give_up(new);
-            }
+            close_socket(new, |process| process.descriptors.give_up(new));
         }
         Entry::Set(_) => {
             close_set(new);
