@@ -51,6 +51,11 @@ case "${1:-}" in
         done
         install -D -m 644 -t "$root/share/doc/overfly" README.md CHANGELOG.md SECURITY.md LICENSE-APACHE LICENSE-MIT \
             packaging/broker.toml
+        # Where README.md and messages say that they are.
+        install -D -m 644 -t "$root/share/doc/overfly/docs" docs/*.md
+        for folder in servers decisions; do
+            install -D -m 644 -t "$root/share/doc/overfly/docs/$folder" "docs/$folder"/*.md
+        done
         install -d -m 755 "$units" "$manuals"
         for unit in packaging/*.service; do
             sed "s|@PREFIX@|$prefix|g" "$unit" > "$units/${unit##*/}"

@@ -116,6 +116,48 @@ fn a_service_with_nobody_to_serve_ends_at_once_and_a_second_one_says_why_it_does
     assert!(!is_steered(&lab));
 }
 
+/// The broker that an `overfly run` of root's began is one, too: who starts the service meanwhile learns whom to end, and the program goes on.
+#[test]
+fn a_service_beside_a_program_that_began_a_broker_says_why_it_does_not_begin() {
+    let lab = Lab::new(overfly()).expect("a lab");
+    let mut command = lab.command("server", overfly());
+    command.args(["run", "--", "/usr/bin/python3", "-m", "http.server", "8001"]);
+    command.current_dir("/usr/share/doc").stdout(Stdio::null());
+    let server = Server::spawn(command);
+    eventually("it answers at user level", || answers(&lab, "8001") && accepts(&lab) >= 1);
+    let mut service = Broker::begin(&lab, "", &capabilities(), &[]);
+    eventually("the service ends", || service.ended().is_some());
+    assert_eq!(service.ended().and_then(|status| status.code()), Some(1));
+    let said = service.log();
+    assert!(
+        said.contains("eth0 has a broker already") && said.contains("`overfly run` that began it"),
+        "{said}"
+    );
+    let before = accepts(&lab);
+    eventually("the program is accelerated as before", || answers(&lab, "8001") && accepts(&lab) > before);
+    drop(server);
+}
+
+/// Whoever takes an interface hears that there is no such, and where the names are.
+#[test]
+fn an_interface_that_is_not_there_is_named() {
+    let lab = Lab::new(overfly()).expect("a lab");
+    let binary = overfly();
+    let binary = binary.to_str().expect("a path in UTF-8");
+    let says = |arguments: &[&str], status: i32| {
+        let line: Vec<&str> = std::iter::once(binary).chain(arguments.iter().copied()).collect();
+        let output = output(&lab, "server", &line);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert_eq!(output.status.code(), Some(status), "{arguments:?}: {said}");
+        assert!(said.contains("eth7") && said.contains("`ip link`"), "{arguments:?}: {said}");
+    };
+    says(&["broker", "--interface", "eth7"], 1);
+    says(&["run", "--interface", "eth7", "--", "true"], 0);
+    says(&["load", "http", "--link", "xdp", "--interface", "eth7", "-n", "1", "http://10.77.0.2/"], 2);
+    says(&["load", "serve", "--link", "xdp", "--interface", "eth7", "--address", "10.77.0.1", "-d", "1s"], 2);
+    assert!(!is_steered(&lab));
+}
+
 /// Any local user can take the broker's name while there is none. Whoever reads the log knows whom to end, and the unit begins again then.
 #[test]
 fn who_keeps_the_broker_from_its_name_is_named() {

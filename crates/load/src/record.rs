@@ -172,6 +172,10 @@ pub struct Record {
     malformed: [u64; Malformed::ALL.len()],
     /// Connections that were not made, by the reason in words.
     reasons: BTreeMap<String, u64>,
+    /// Responses with a wrong status, by that: the first [`DIFFERENT_MAX`] that came.
+    wrong_statuses: BTreeMap<u16, u64>,
+    /// Responses with a wrong size of content, by that: as above.
+    wrong_sizes: BTreeMap<u64, u64>,
     /// Intended start of the request to the last byte of its response, ns. Successes only. In a closed loop a request is
     /// intended when it is begun; with a connection of its own, when that is begun.
     #[serde(with = "histogram")]
@@ -223,6 +227,8 @@ impl Record {
             failures: [0; Failure::ALL.len()],
             malformed: [0; Malformed::ALL.len()],
             reasons: BTreeMap::new(),
+            wrong_statuses: BTreeMap::new(),
+            wrong_sizes: BTreeMap::new(),
             latency_ns: histogram::of_times(),
             service_ns: histogram::of_times(),
             first_byte_ns: histogram::of_times(),
@@ -245,6 +251,8 @@ impl Record {
         self.failures = [0; Failure::ALL.len()];
         self.malformed = [0; Malformed::ALL.len()];
         self.reasons.clear();
+        self.wrong_statuses.clear();
+        self.wrong_sizes.clear();
         for histogram in self.histograms_mut() {
             histogram.reset();
         }
@@ -290,6 +298,28 @@ impl Record {
     pub fn fail_malformed(&mut self, kind: Malformed) {
         self.fail(Failure::Malformed);
         self.malformed[kind as usize] += 1;
+    }
+
+    /// One more failure because of a response's status.
+    pub fn fail_status(&mut self, status: u16) {
+        self.fail(Failure::WrongStatus);
+        count_different(&mut self.wrong_statuses, status);
+    }
+
+    /// One more failure because of the size of a response's content.
+    pub fn fail_size(&mut self, body_bytes: u64) {
+        self.fail(Failure::WrongSize);
+        count_different(&mut self.wrong_sizes, body_bytes);
+    }
+
+    /// Wrong statuses that came, and how often.
+    pub fn wrong_statuses(&self) -> impl Iterator<Item = (u16, u64)> {
+        self.wrong_statuses.iter().map(|(status, count)| (*status, *count))
+    }
+
+    /// Wrong sizes of content that came, and how often.
+    pub fn wrong_sizes(&self) -> impl Iterator<Item = (u64, u64)> {
+        self.wrong_sizes.iter().map(|(size, count)| (*size, *count))
     }
 
     /// One more connection was not made.
@@ -344,6 +374,12 @@ impl Record {
                 None => drop(self.reasons.insert(reason.clone(), *more)),
             }
         }
+        for (status, more) in &other.wrong_statuses {
+            *self.wrong_statuses.entry(*status).or_insert(0) += more;
+        }
+        for (size, more) in &other.wrong_sizes {
+            *self.wrong_sizes.entry(*size).or_insert(0) += more;
+        }
         for (sum, more) in self.histograms_mut().into_iter().zip(other.histograms()) {
             *sum += more;
         }
@@ -356,6 +392,15 @@ impl Record {
         self.open_max = self.open_max.max(other.open_max);
         self.cpu += other.cpu;
         self.busy_ns += other.busy_ns;
+    }
+}
+
+/// So many different wrong answers are told apart by each thread: a server whose every answer has another size is told by a few.
+const DIFFERENT_MAX: usize = 16;
+
+fn count_different<K: Ord>(counts: &mut BTreeMap<K, u64>, what: K) {
+    if counts.len() < DIFFERENT_MAX || counts.contains_key(&what) {
+        *counts.entry(what).or_insert(0) += 1;
     }
 }
 
@@ -385,6 +430,8 @@ mod tests {
                 record.closed_by_server += i % 5;
                 if i % 11 == 0 {
                     record.explain(["refused", "unreachable"][(i % 2) as usize]);
+                    record.fail_status(500 + (i % 4) as u16);
+                    record.fail_size(i % 5);
                 }
                 record.open_max = record.open_max.max(i);
             }
@@ -396,6 +443,8 @@ mod tests {
         assert_eq!(one.histograms(), both.histograms());
         assert_eq!((one.bytes_in, one.open_max), (both.bytes_in, both.open_max));
         assert_eq!(one.reasons, both.reasons);
+        assert_eq!(one.wrong_statuses, both.wrong_statuses);
+        assert_eq!(one.wrong_sizes, both.wrong_sizes);
         assert_eq!(one.closed_by_server, both.closed_by_server);
     }
 
@@ -407,6 +456,8 @@ mod tests {
         record.fail(Failure::Timeout);
         record.fail_malformed(Malformed::Upgrade);
         record.explain("refused");
+        record.fail_status(404);
+        record.fail_size(1 << 40);
         (record.sent, record.bytes_in, record.open_max, record.busy_ns) = (3, 4, 5, 6);
         record.cpu = CpuTime { user_s: 0.5, system_s: 0.25 };
         let text = serde_json::to_string(&record).unwrap();
@@ -420,6 +471,18 @@ mod tests {
         for wrong in [r#"{"failures":{"bad_luck":1}}"#, r#"{"latency_ns":"x"}"#, r#"{"succeeded":-1}"#] {
             assert!(serde_json::from_str::<Record>(wrong).is_err(), "{wrong}");
         }
+    }
+
+    #[test]
+    fn what_differs_each_time_takes_no_more_memory() {
+        let mut record = Record::new();
+        (0..1000).for_each(|size| record.fail_size(size));
+        record.fail_size(3);
+        assert_eq!(
+            (record.wrong_sizes().count(), record.failures(Failure::WrongSize)),
+            (DIFFERENT_MAX, 1001)
+        );
+        assert!(record.wrong_sizes().any(|size| size == (3, 2)));
     }
 
     #[test]

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use overfly_broker::Deferral;
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, MountPropagationFlags, mount, mount_change};
-use rustix::thread::{UnshareFlags, unshare_unsafe};
+use rustix::thread::{CapabilitySet, UnshareFlags, capabilities, unshare_unsafe};
 
 use crate::error::Error;
 use crate::netlink::Link;
@@ -60,13 +60,21 @@ fn queues(interface: &str) -> Result<(u32, u32), Errno> {
 /// and the kernel takes no AF_XDP socket on such a queue.
 ///
 /// # Errors
-/// [`Error::QueuesUnknown`].
+/// [`Error::QueuesUnknown`]; [`Error::NoPrivilege`] for whoever could not attach to the device either: what a sandbox must allow is no
+/// concern of theirs.
 pub(crate) fn queues_of(interface: &str, link: &Link) -> Result<(u32, u32), Error> {
     match (queues(interface), link.rx_queues, link.tx_queues) {
         (Ok(queues), ..) => Ok(queues),
         (Err(_), 1, 1) => Ok((1, 1)),
+        (Err(Errno::PERM), ..) if !may_attach() => {
+            Err(Error::NoPrivilege { operation: "attaching the XDP program", capability: "CAP_NET_ADMIN" })
+        }
         (Err(errno), ..) => Err(Error::QueuesUnknown { name: interface.to_owned(), errno }),
     }
+}
+
+fn may_attach() -> bool {
+    capabilities(None).is_ok_and(|sets| sets.effective.contains(CapabilitySet::NET_ADMIN))
 }
 
 /// The settings that make busy polling worth it.

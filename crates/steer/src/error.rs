@@ -240,7 +240,7 @@ impl fmt::Display for Error {
             ),
             Error::NoPrivilege { operation, capability } => write!(
                 formatter,
-                "{operation} needs {capability}: run overfly as root, or give its binary that capability"
+                "{operation} needs {capability}, as root of this machine has it and root of a user namespace (unshare -U, rootless containers) has not: try again with sudo, or do without an interface (`overfly run` and `overfly load` with --link memif:PATH or tap:NAME need no root)"
             ),
             Error::Program(what) => write!(formatter, "the XDP program: {what}"),
             Error::Options(what) => write!(formatter, "{what}"),

@@ -246,6 +246,7 @@ fn what_cannot_be_attached_says_what_to_do() {
         Attachment::attach(INTERFACE, Options::default()).unwrap_err()
     });
     assert!(matches!(error, Error::NoPrivilege { .. }), "{error}");
+    assert!(error.to_string().contains("try again with sudo"), "{error}");
 }
 
 /// A device of several queues may use fewer than its driver has: no number is as good as another.
@@ -265,6 +266,16 @@ fn without_the_right_to_read_how_many_queues_are_in_use_that_is_said() {
     let said = error.to_string();
     assert!(said.contains("Operation not permitted") && said.contains("CAP_SYS_ADMIN"), "{said}");
     assert!(!lab.server.has_xdp());
+    // Who has no privilege at all is not told of mounts and sandboxes.
+    let error = lab.server.within(|| {
+        rustix::thread::set_thread_uid(rustix::process::Uid::from_raw(65534)).unwrap();
+        Attachment::attach(INTERFACE, Options::default()).unwrap_err()
+    });
+    assert!(matches!(error, Error::NoPrivilege { .. }), "{error}");
+    assert!(
+        error.to_string().contains("try again with sudo") && !error.to_string().contains("/sys"),
+        "{error}"
+    );
     // One queue each way is all that there can be.
     without_mounts(&Lab::new(1)).unwrap();
 }

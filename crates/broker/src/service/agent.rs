@@ -60,6 +60,9 @@ impl Agent {
     pub fn listen(path: &Path) -> Result<Agent, Error> {
         let refuse = |words: String| Err(Error::Agent(words));
         let asking = |errno| Error::system("a socket for containers", errno);
+        let placing = |errno| {
+            Error::Agent(format!("no socket for containers can be made at {}: {errno}", path.display()))
+        };
         let (one, _other) =
             socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)
                 .map_err(asking)?;
@@ -78,14 +81,14 @@ impl Agent {
             Ok(_) => {}
             Err(_) => {
                 let folder = path.parent().unwrap_or(Path::new("/"));
-                std::fs::create_dir_all(folder).map_err(|error| asking(errno_of(&error)))?;
+                std::fs::create_dir_all(folder).map_err(|error| placing(errno_of(&error)))?;
             }
         }
         // It takes the place of an earlier one at once: nobody finds nothing there.
         let own = path.with_extension(format!("{}", std::process::id()));
         let _ = std::fs::remove_file(&own);
         let listener = seqpacket().map_err(asking)?;
-        bind(&listener, &address(&own)?).map_err(asking)?;
+        bind(&listener, &address(&own)?).map_err(placing)?;
         let placed = listen(&listener, BACKLOG).and_then(|()| {
             std::fs::set_permissions(&own, PermissionsExt::from_mode(EVERYBODY))
                 .and_then(|()| std::fs::rename(&own, path))
@@ -93,7 +96,7 @@ impl Agent {
         });
         if let Err(errno) = placed {
             let _ = std::fs::remove_file(&own);
-            return Err(asking(errno));
+            return Err(placing(errno));
         }
         let number = |name: &str| std::fs::metadata(name).map(|its| its.ino());
         let own = |name: &str| number(name).map_err(|error| Error::system("reading /proc", errno_of(&error)));
@@ -198,6 +201,18 @@ mod tests {
     use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
     use super::*;
+
+    #[test]
+    fn where_no_socket_can_be_made_is_named() {
+        let folder =
+            Folder::new(std::env::temp_dir().join(format!("overfly-agent-place-{}", std::process::id())));
+        let file = PathBuf::from(folder.path("file"));
+        std::fs::write(&file, "").unwrap();
+        for (path, why) in [(file.clone(), "no socket"), (file.join("agent.sock"), "can be made at")] {
+            let said = Agent::listen(&path).expect_err("nothing can be there").to_string();
+            assert!(said.contains(why) && said.contains(path.to_str().unwrap()), "{said}");
+        }
+    }
 
     /// Starts a process that connects from namespaces of its own and stays; its end of the connection and what it is.
     fn caller_from(agent: &Agent, unshared: &[&str]) -> Result<Caller, String> {

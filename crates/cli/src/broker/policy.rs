@@ -51,6 +51,19 @@ enum Who {
     Name(String),
 }
 
+/// What is wrong with a file, and at which line: a log has no room for a drawing of it.
+fn in_one_line(error: &toml::de::Error, text: &str) -> String {
+    let message = match error.message() {
+        // Who is named: serde knows only that there are two ways.
+        message if message.contains("enum Who") => "expected names in quotes, or numbers".to_owned(),
+        message => message.replace('\n', ", "),
+    };
+    let Some(before) = error.span().and_then(|span| text.get(..span.start)) else { return message };
+    let number = before.matches('\n').count();
+    let line = text.lines().nth(number).unwrap_or_default().trim();
+    format!("line {}: `{line}`: {message}", number + 1)
+}
+
 impl Policy {
     /// Reads a file, which nobody may write but who the broker is.
     ///
@@ -71,8 +84,7 @@ impl Policy {
     }
 
     fn parse(text: &str, users: &str, groups: &str) -> Result<Policy, String> {
-        let written: Written =
-            toml::from_str(text).map_err(|error| error.to_string().trim_end().to_owned())?;
+        let written: Written = toml::from_str(text).map_err(|error| in_one_line(&error, text))?;
         let rules = written.rule.into_iter().enumerate();
         let rules = rules.map(|(index, rule)| {
             rule.checked(users, groups).map_err(|error| format!("rule {}: {error}", index + 1))
@@ -195,12 +207,20 @@ mod tests {
 
     #[test]
     fn what_is_wrong_is_said() {
+        // In one line, as a log has it, with the place.
+        let said = parse("[[rule]]\nusers = [1]\nstack = 1\n").unwrap_err();
+        assert!(said.starts_with("line 3: `stack = 1`: unknown field `stack`, expected one of "), "{said}");
+        let said = parse("[[rule]]\nusers = [1\nstacks = 1\n").unwrap_err();
+        assert!(said.starts_with("line ") && !said.contains('\n'), "{said}");
         for (text, words) in [
             ("[[rule]]\nstacks = 1\n", "rule 1: it names nobody"),
             ("[[rule]]\nusers = [1]\n", "missing field `stacks`"),
             ("[[rule]]\nusers = [1]\nstacks = 0\n", "stacks = 0"),
             ("[[rule]]\nusers = ['nobody']\nstacks = 1\n", "no user nobody in /etc"),
-            ("[[rule]]\nusers = [-1]\nstacks = 1\n", "users"),
+            (
+                "[[rule]]\nusers = [-1]\nstacks = 1\n",
+                "line 2: `users = [-1]`: expected names in quotes, or numbers",
+            ),
             ("[[rule]]\ngroups = ['x']\nstacks = 1\n", "no group x in /etc"),
             ("[[rule]]\nusers = [1]\nstacks = 1\nspeed = 1\n", "unknown field `speed`"),
             ("[[rules]]\n", "unknown field `rules`"),

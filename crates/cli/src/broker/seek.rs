@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use overfly_broker::Error;
 use overfly_broker::Lease;
 use overfly_broker::agent::{AGENT_ENVIRONMENT, PATH, seek};
+use rustix::io::Errno;
 
 /// The agent's place, as seen from here.
 pub(crate) struct AgentSocket {
@@ -52,7 +53,35 @@ impl AgentSocket {
                 Err(error) => AgentAnswer::No(error.to_string()),
             },
             Err(Error::Gone { .. }) => AgentAnswer::No(format!("no agent answers at {path}")),
+            // A path has owners and modes, which a broker's abstract name has not.
+            Err(Error::Forbidden { operation: "connect", errno: Errno::ACCESS }) => AgentAnswer::No(format!(
+                "this user may not reach the agent's socket: `namei -l {path}` shows which folder it may not search (chmod a+x), or that it may not write the socket (chmod a+rw)"
+            )),
             Err(error) => no(error),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_that_a_user_may_not_search_is_no_module_of_the_kernels() {
+        let folder = tempfile::tempdir().unwrap();
+        let socket = AgentSocket { path: folder.path().join("agent.sock"), is_named: true };
+        let _listener = std::os::unix::net::UnixListener::bind(&socket.path).unwrap();
+        let answer = std::thread::scope(|scope| {
+            let asked = scope.spawn(|| {
+                rustix::thread::set_thread_uid(rustix::process::Uid::from_raw(65534)).unwrap();
+                socket.ask("eth0")
+            });
+            asked.join().unwrap()
+        });
+        let AgentAnswer::No(said) = answer else { panic!("it was served") };
+        assert!(
+            said.contains("namei -l") && said.contains("agent.sock") && !said.contains("seccomp"),
+            "{said}"
+        );
     }
 }

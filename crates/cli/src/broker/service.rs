@@ -1,5 +1,6 @@
 //! `overfly broker`: a broker as a service, which stands before programs come and serves those whom its policy admits.
 
+use std::net::ToSocketAddrs;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -55,7 +56,7 @@ const POLICY: &str = "/etc/overfly/broker.toml";
 /// A policy that could be read, which a missing one can too.
 fn what_is_at(path: &Path, rules: usize) -> String {
     let said = if path.exists() {
-        format!("{rules} rules")
+        if rules == 1 { "1 rule".to_owned() } else { format!("{rules} rules") }
     } else {
         "is not there: root alone is served".to_owned()
     };
@@ -83,20 +84,36 @@ pub(crate) fn serve(arguments: &Arguments) -> ExitCode {
     let in_force = Profile::load(&arguments.profile, &overfly_profile::folders())
         .and_then(|profile| profile.in_environment(&overfly_profile::environment(), false))
         .map_err(|error| error.to_string());
-    let served = in_force.and_then(|in_force| match what {
+    // What was typed is wrong: trying again does not help.
+    let in_force = match in_force.and_then(|its| address(arguments.metrics.as_deref()).map(|()| its)) {
+        Ok(in_force) => in_force,
+        Err(error) => return not_served(what, &error, ExitCode::from(2)),
+    };
+    let served = match what {
         Served::Interface(interface) => begin(arguments, interface, policy, &in_force),
         Served::Containers(path) => super::agent::serve(path, &policy, &in_force),
-    });
+    };
     match served {
         Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            match what {
-                Served::Interface(interface) => complain(format_args!("{interface} is not served: {error}")),
-                Served::Containers(_) => complain(format_args!("containers are not served: {error}")),
-            }
-            ExitCode::FAILURE
-        }
+        Err(error) => not_served(what, &error, ExitCode::FAILURE),
     }
+}
+
+fn not_served(what: Served<'_>, why: &str, status: ExitCode) -> ExitCode {
+    match what {
+        Served::Interface(interface) => complain(format_args!("{interface} is not served: {why}")),
+        Served::Containers(_) => complain(format_args!("containers are not served: {why}")),
+    }
+    status
+}
+
+/// Whether this is an address at all. Whether it can be listened at turns out later.
+fn address(metrics: Option<&str>) -> Result<(), String> {
+    let Some(given) = metrics else { return Ok(()) };
+    let resolved = given.to_socket_addrs().map(drop);
+    resolved.map_err(|error| {
+        format!("--metrics {given}: expected ADDRESS:PORT to listen on, such as 127.0.0.1:9477 ({error})")
+    })
 }
 
 /// What a broker is to serve.

@@ -323,3 +323,30 @@ fn the_doctor_knows_what_needs_no_privilege() {
     assert!(text.contains("NO   xdp") && text.contains("yes  memif"), "{text}");
     assert!(text.contains("`overfly run --link memif:PATH` works here"), "{text}");
 }
+
+/// What an administrator typed wrong has the status of wrong options, and one line: whoever starts a service can tell it from what passes.
+#[test]
+fn a_brokers_wrong_options_are_no_failures_to_begin() {
+    let broker = |words: &[&str]| {
+        let mut command = overfly();
+        command.args(["broker", "--interface", "lo"]).args(words);
+        command
+    };
+    assert_refused(
+        &mut broker(&["--profile", "nosuch"]),
+        2,
+        &["lo is not served", "no such profile: nosuch"],
+    );
+    for wrong in ["nonsense", "127.0.0.1:99999", "127.0.0.1"] {
+        let words = ["lo is not served", wrong, "expected ADDRESS:PORT to listen on"];
+        assert_refused(&mut broker(&["--metrics", wrong]), 2, &words);
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let policy = folder.path().join("broker.toml");
+    fs::write(&policy, "[[rule]]\nusers = [1]\nstack = 1\n").unwrap();
+    let policy = policy.to_str().unwrap();
+    assert_refused(&mut broker(&["--policy", policy]), 2, &["line 3: `stack = 1`: unknown field `stack`"]);
+    fs::write(policy, "[[rule]]\nusers = [1]\nstacks = 1\n").unwrap();
+    let output = broker(&["--policy", policy, "--check"]).output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&output.stdout), format!("{policy}: 1 rule\n"));
+}

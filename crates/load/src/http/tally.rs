@@ -355,6 +355,8 @@ impl<'a> Tally<'a> {
         if self.counts(times.intended_ns) {
             match failure {
                 None => self.record.succeed(times),
+                Some(Failure::WrongStatus) => self.record.fail_status(response.status),
+                Some(Failure::WrongSize) => self.record.fail_size(response.body_bytes),
                 Some(failure) => self.record.fail(failure),
             }
         }

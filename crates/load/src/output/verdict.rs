@@ -30,9 +30,11 @@ pub(crate) fn remarks(report: &Report, steady: bool) -> Vec<String> {
     if report.succeeded == 0 {
         remarks.push("Nothing succeeded: there is no latency to report.".to_string());
         remarks.extend(never_made(report));
+        remarks.extend(not_expected(report));
         return remarks;
     }
     remarks.extend(never_made(report));
+    remarks.extend(not_expected(report));
     let limited = generator_was_the_limit(report);
     if let Some(open_loop) = &report.open_loop {
         remarks.extend(rate_missed(report, open_loop, limited));
@@ -57,6 +59,28 @@ fn never_made(report: &Report) -> Vec<String> {
     reasons.sort_by_key(|(_, count)| std::cmp::Reverse(*count));
     let say = |(reason, count)| format!("Connections not made, {}: {reason}.", units::grouped(count));
     reasons.into_iter().map(say).collect()
+}
+
+/// What came instead of what was expected.
+fn not_expected(report: &Report) -> Vec<String> {
+    let said = |value: String, count| format!("{value} ({} times)", units::grouped(count));
+    let statuses = report.record.wrong_statuses().map(|(status, count)| said(status.to_string(), count));
+    let sizes = report.record.wrong_sizes().map(|(size, count)| said(units::grouped(size), count));
+    let (statuses, sizes): (Vec<String>, Vec<String>) = (statuses.collect(), sizes.collect());
+    let mut remarks = Vec::new();
+    if !statuses.is_empty() {
+        remarks.push(format!(
+            "Statuses that came and were not expected: {}. --expect-status says which is.",
+            statuses.join(", ")
+        ));
+    }
+    if !sizes.is_empty() {
+        remarks.push(format!(
+            "Sizes that came and were not expected, in bytes of content: {}. --expect-size says which is.",
+            sizes.join(", ")
+        ));
+    }
+    remarks
 }
 
 /// Why the run was not the load that was asked for; `None` if it was.

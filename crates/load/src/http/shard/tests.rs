@@ -300,8 +300,12 @@ fn until_the_connection_ends() {
 fn wrong_responses() {
     let result = case(answers("HTTP/1.1 500 Oh\r\nContent-Length: 0\r\n\r\n")).run();
     assert_eq!(only(&result, "wrong_status"), 500);
+    let said = result.report.remarks.join(" ");
+    assert!(said.contains("Statuses that came and were not expected: 500 (500 times)"), "{said}");
     let result = case(answers(content(5, "keep-alive"))).with(|s| s.expect_size = Some(6)).run();
     assert_eq!(only(&result, "wrong_size"), 500);
+    let said = result.report.remarks.join(" ");
+    assert!(said.contains("not expected, in bytes of content: 5 (500 times)"), "{said}");
     let result = case(answers("220 mail\r\n")).run();
     assert_eq!((only(&result, "malformed"), result.server_flows), (500, 0));
     let result = case(answers("HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nhello")).run();
