@@ -179,7 +179,7 @@ const fn within_host(
     Known { place: Some(Place::Host), ..known(step, told, after, reason) }
 }
 
-pub(crate) static KNOWN: [Known; 201] = [
+pub(crate) static KNOWN: [Known; 203] = [
     known(
         "* bind *",
         ("0", "EINVAL"),
@@ -397,6 +397,18 @@ pub(crate) static KNOWN: [Known; 201] = [
     known(
         "* accept *",
         ("waits", "EAGAIN"),
+        &["* listen *", "* give *", "* take *", "* nonblock * 0"],
+        OWN_FLAG,
+    ),
+    known(
+        "* patient accept *",
+        ("EAGAIN at once", "EAGAIN after the timer"),
+        &["* listen *", "* give *", "* take *", "* nonblock * 1"],
+        OWN_FLAG,
+    ),
+    known(
+        "* patient accept *",
+        ("EAGAIN after the timer", "EAGAIN at once"),
         &["* listen *", "* give *", "* take *", "* nonblock * 0"],
         OWN_FLAG,
     ),
