@@ -190,8 +190,7 @@ impl Poll<'_> {
                 self.met = self.met.and(Contexts::one(context));
                 process.waits_for_events(false);
             }
-            process.pump();
-            process.hand_over_urgent();
+            process.pump_for_all();
             if process.stack.owes() {
                 self.rounds.pass(settled);
             }

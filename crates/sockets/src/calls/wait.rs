@@ -289,8 +289,7 @@ impl Wait {
                 }
                 process.waits_for_events(true);
             }
-            process.pump();
-            process.hand_over_urgent();
+            process.pump_for_all();
             if process.stack.owes() {
                 self.rounds.pass(settled);
                 if !is_open(epoll, set) {

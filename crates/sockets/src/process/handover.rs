@@ -130,11 +130,17 @@ impl Process {
     }
 
     /// Hands over the connections that urgent data came for: the engine has none, and the peer sends it again. For calls that
-    /// hold no socket.
-    pub(crate) fn hand_over_urgent(&mut self) {
+    /// hold no connection.
+    pub(super) fn hand_over_urgent(&mut self) {
         for id in self.stack.take_urgent() {
             self.hand_over_as_wanted(id);
         }
+    }
+
+    /// Lets the stack look, and does what it asks for: while a call waits nobody else may be there to do it.
+    pub(crate) fn pump_for_all(&mut self) {
+        self.pump();
+        self.hand_over_urgent();
     }
 
     /// Hands over every connection that can be.

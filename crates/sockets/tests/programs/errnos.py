@@ -31,6 +31,7 @@ ALL_EVENTS = 1 | 2 | 4 | 64 | 128 | 256 | 512 | 0x2000
 FIONREAD, SIOCOUTQ, SIOCATMARK, FIONBIO, SIOCINQ = 0x541B, 0x5411, 0x8905, 0x5421, 0x541B
 MSG_ZEROCOPY, MSG_FASTOPEN, MSG_NOSIGNAL = 0x4000000, 0x20000000, 0x4000
 RWF_NOWAIT, RWF_APPEND = 8, 16
+FIN_WAIT1, LAST_ACK, CLOSING = 4, 9, 11
 
 pipes = []
 signal.signal(signal.SIGPIPE, lambda *_: pipes.append(1))
@@ -118,6 +119,19 @@ def after(fd, moved, patience):
     # What never arrived is no news once the connection is over.
     outq = "full" if full else "over" if found & 16 else queued(fd, SIOCOUTQ)
     return f"{first} {epolled(fd)} {error_of(fd)} {error_of(fd)} {queued(fd, FIONREAD)} {outq}"
+
+
+def tcp_state(fd):
+    """Of TCP_INFO, as the kernel's numbers."""
+    buffer, length = ctypes.create_string_buffer(300), ctypes.c_uint(300)
+    return buffer.raw[0] if call("getsockopt", fd, socket.IPPROTO_TCP, socket.TCP_INFO, buffer, ctypes.byref(length)) == 0 else 0
+
+
+def settle(fd):
+    """Until the peer has acknowledged the FIN: POLLHUP does not wait for that, and what calls say depends on it."""
+    end = time.monotonic() + 5
+    while tcp_state(fd) in (FIN_WAIT1, LAST_ACK, CLOSING) and time.monotonic() < end and not full:
+        time.sleep(0.0005)
 
 
 # ---- the calls ----
@@ -297,6 +311,7 @@ def shut_then_use(how):
     def run(fd):
         text = said(call("shutdown", fd, how))
         time.sleep(0.002)
+        settle(fd)
         return f"{text}, {recv(socket.MSG_DONTWAIT)(fd)}, {send(socket.MSG_DONTWAIT)(fd)}, {said(call('shutdown', fd, how))}"
     return run
 
@@ -630,6 +645,7 @@ def shut(how):
         end = established(passive)
         end.socket.shutdown(how)
         time.sleep(0.003)
+        settle(end.fd)
         return end
     return run
 
@@ -639,6 +655,7 @@ def shut_with_data(how):
         end = with_data(passive)
         end.socket.shutdown(how)
         time.sleep(0.003)
+        settle(end.fd)
         return end
     return run
 
@@ -647,6 +664,7 @@ def over(end):
     end.socket.shutdown(1)
     end.until(HUP)
     time.sleep(0.003)
+    settle(end.fd)
     return end
 
 

@@ -179,7 +179,7 @@ const fn within_host(
     Known { place: Some(Place::Host), ..known(step, told, after, reason) }
 }
 
-pub(crate) static KNOWN: [Known; 201] = [
+pub(crate) static KNOWN: [Known; 204] = [
     known(
         "* bind *",
         ("0", "EINVAL"),
@@ -400,6 +400,18 @@ pub(crate) static KNOWN: [Known; 201] = [
         &["* listen *", "* give *", "* take *", "* nonblock * 0"],
         OWN_FLAG,
     ),
+    known(
+        "* patient accept *",
+        ("EAGAIN at once", "EAGAIN after the timer"),
+        &["* listen *", "* give *", "* take *", "* nonblock * 1"],
+        OWN_FLAG,
+    ),
+    known(
+        "* patient accept *",
+        ("EAGAIN after the timer", "EAGAIN at once"),
+        &["* listen *", "* give *", "* take *", "* nonblock * 0"],
+        OWN_FLAG,
+    ),
     known("* accept *", ("new", "EAGAIN"), &["* listen *", "* give *", "* take *"], NOT_PASSED_ON),
     Known {
         ends: false,
@@ -545,6 +557,7 @@ pub(crate) static KNOWN: [Known; 201] = [
     within_host("* send* *", ("EPIPE", "ECONNRESET"), CLOSED_GIVEN_AND_SHUT, ONE_END),
     within_host("* writev *", ("EPIPE", "ECONNRESET"), CLOSED_GIVEN_AND_SHUT, ONE_END),
     within_host("* get * error", ("0", "ECONNRESET"), CLOSED_GIVEN_AND_SHUT, ONE_END),
+    within_host("* recvmmsg *", ("# 0 *", "ECONNRESET"), CLOSED_AND_SHUT, ONE_END),
     within_host("* recvmmsg *", ("# 0 *", "ECONNRESET"), CLOSED_GIVEN_AND_SHUT, ONE_END),
     within_host("* re* *", ("0 *", "ECONNRESET"), CLOSED_GIVEN_AND_SHUT, ONE_END),
     known("* shutdown *", ("0", "ENOTCONN"), SHUT_AND_READ, PROBED),

@@ -1,6 +1,6 @@
 //! Sequences with urgent data, which differed once and must not again, as in [`super::found`].
 
-pub(crate) const URGENT: [(&str, &str); 4] = [
+pub(crate) const URGENT: [(&str, &str); 6] = [
     (
         "seed 88001430: urgent data for a connection that was shut down both ways resets it",
         "v4\n\
@@ -62,5 +62,37 @@ pub(crate) const URGENT: [(&str, &str); 4] = [
          L unconnect b\n\
          L recv b 1 do\n\
          L poll b IOPR 0",
+    ),
+    (
+        "seed 1000081068: a thread that waits in accept() hands over what urgent data comes for",
+        "v4\n\
+         L socket a b\n\
+         L bind a 0\n\
+         L listen a 8\n\
+         L poll a I 0\n\
+         R socket a n\n\
+         R connect a 0\n\
+         L accept a b b\n\
+         L thread\n\
+         M accept a c n\n\
+         R send a 5 do\n\
+         L get b queued",
+    ),
+    (
+        "and so does one that waits for a datagram",
+        "v4\n\
+         L socket a b\n\
+         L bind a 0\n\
+         L listen a 8\n\
+         L poll a I 0\n\
+         R socket a n\n\
+         R connect a 0\n\
+         L accept a b b\n\
+         L dgram c b\n\
+         L bind c 1\n\
+         L thread\n\
+         M recv c 5 -\n\
+         R send a 5 do\n\
+         L get b queued",
     ),
 ];
