@@ -145,6 +145,11 @@ impl<T: Link> Stack<T> {
         core::mem::take(&mut self.sockets.urgent)
     }
 
+    /// One of them is to be returned once more.
+    pub(crate) fn put_off_urgent(&mut self, id: SocketId) {
+        self.sockets.urgent.push(id);
+    }
+
     /// Whether there is an engine.
     #[must_use]
     pub fn is_running(&self) -> bool {

@@ -205,7 +205,7 @@ pub(crate) fn receive(
             part.kernel_ready = true;
         }
         begin_anew(timeout, &mut since, &mut started);
-        guard.pump_for_all();
+        guard.pump_for_all(None);
     }
 }
 

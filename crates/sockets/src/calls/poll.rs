@@ -190,7 +190,7 @@ impl Poll<'_> {
                 self.met = self.met.and(Contexts::one(context));
                 process.waits_for_events(false);
             }
-            process.pump_for_all();
+            process.pump_for_all(None);
             if process.stack.owes() {
                 self.rounds.pass(settled);
             }

@@ -289,7 +289,7 @@ impl Wait {
                 }
                 process.waits_for_events(true);
             }
-            process.pump_for_all();
+            process.pump_for_all(None);
             if process.stack.owes() {
                 self.rounds.pass(settled);
                 if !is_open(epoll, set) {

@@ -109,7 +109,7 @@ impl Process {
         if let Some(link) = self.stack.transport_mut(Side::Network) {
             link.look_unseen(false);
         }
-        self.hand_over_urgent();
+        self.hand_over_urgent(None);
         let next_look = self.look_for_unseen();
         self.tell_sleepers();
         let (sleepers, mut world) = self.machine();

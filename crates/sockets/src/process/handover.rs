@@ -129,18 +129,23 @@ impl Process {
         false
     }
 
-    /// Hands over the connections that urgent data came for: the engine has none, and the peer sends it again. For calls that
-    /// hold no connection.
-    pub(super) fn hand_over_urgent(&mut self) {
+    /// Hands over the connections that urgent data came for: the engine has none, and the peer sends it again. What the call has itself it
+    /// goes on with: that one is a later call's.
+    pub(super) fn hand_over_urgent(&mut self, own: Option<SocketId>) {
         for id in self.stack.take_urgent() {
-            self.hand_over_as_wanted(id);
+            if own == Some(id) {
+                self.stack.put_off_urgent(id);
+            } else {
+                self.hand_over_as_wanted(id);
+            }
         }
     }
 
-    /// Lets the stack look, and does what it asks for: while a call waits nobody else may be there to do it.
-    pub(crate) fn pump_for_all(&mut self) {
+    /// Lets the stack look, and does what it asks for: while a call waits nobody else may be there to do it. The call may have a connection
+    /// of its `own`.
+    pub(crate) fn pump_for_all(&mut self, own: Option<SocketId>) {
         self.pump();
-        self.hand_over_urgent();
+        self.hand_over_urgent(own);
     }
 
     /// Hands over every connection that can be.

@@ -1,6 +1,6 @@
 //! Sequences with urgent data, which differed once and must not again, as in [`super::found`].
 
-pub(crate) const URGENT: [(&str, &str); 6] = [
+pub(crate) const URGENT: [(&str, &str); 8] = [
     (
         "seed 88001430: urgent data for a connection that was shut down both ways resets it",
         "v4\n\
@@ -92,6 +92,43 @@ pub(crate) const URGENT: [(&str, &str); 6] = [
          L bind c 1\n\
          L thread\n\
          M recv c 5 -\n\
+         R send a 5 do\n\
+         L get b queued",
+    ),
+    (
+        "and one that waits for another connection's data",
+        "v4\n\
+         L socket a b\n\
+         L bind a 0\n\
+         L listen a 8\n\
+         L poll a I 0\n\
+         R socket a n\n\
+         R connect a 0\n\
+         L accept a b b\n\
+         R socket b n\n\
+         R connect b 0\n\
+         L accept a c b\n\
+         L thread\n\
+         M recv c 5 -\n\
+         R send a 5 do\n\
+         L get b queued",
+    ),
+    (
+        "and one whose close() lingers",
+        "v4\n\
+         L socket a b\n\
+         L bind a 0\n\
+         L listen a 8\n\
+         L poll a I 0\n\
+         R socket a n\n\
+         R connect a 0\n\
+         L accept a b b\n\
+         R socket b n\n\
+         R connect b 0\n\
+         L accept a c b\n\
+         L fill c\n\
+         L thread\n\
+         M leave c\n\
          R send a 5 do\n\
          L get b queued",
     ),

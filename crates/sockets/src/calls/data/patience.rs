@@ -252,7 +252,7 @@ pub(super) fn wait_for(
         if restarts {
             patience.since = patience.since.restarted();
         }
-        guard.pump();
+        guard.pump_for_all(Some(id));
         if begins_anew && would_not_wait(&guard, id, seen.is_some()) {
             return Err(Answer::error(Errno::AGAIN));
         }

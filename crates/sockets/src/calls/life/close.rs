@@ -157,7 +157,7 @@ fn linger(
     let _ = guard.stack.shut(id, false, true);
     guard.leaves_event_loop();
     loop {
-        guard.pump();
+        guard.pump_for_all(Some(id));
         if !is_here(&guard) || guard.stack.lingers(id).is_none() {
             return guard;
         }

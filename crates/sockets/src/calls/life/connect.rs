@@ -208,7 +208,7 @@ fn finish_connecting(
         return Answer::error(if again { Errno::ALREADY } else { Errno::INPROGRESS });
     }
     loop {
-        guard.pump();
+        guard.pump_for_all(Some(id));
         match table::lookup(descriptor) {
             Entry::Socket(its) if its == id => {}
             // The other end has had the kernel take the connection over, or nobody at user level answered: the kernel connects.

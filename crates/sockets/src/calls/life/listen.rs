@@ -129,7 +129,7 @@ pub(crate) fn accept(descriptor: i32, flags: i32) -> Answer<Accepted> {
         {
             listening.kernel_ready = true;
         }
-        guard.pump_for_all();
+        guard.pump_for_all(None);
     }
 }
 
