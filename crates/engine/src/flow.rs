@@ -294,6 +294,8 @@ pub(crate) struct Settings {
     pub(crate) keep_alive: KeepAlive,
     /// TCP_USER_TIMEOUT; 0 is off (RFC 5482 section 3's local half).
     pub(crate) user_timeout: Ticks,
+    /// TCP_SYNCNT; 0 leaves it to the configuration.
+    pub(crate) syn_retries: u8,
     /// When the oldest data that is not acknowledged yet was first sent, or the window closed.
     pub(crate) unanswered_since: Deadline,
 }

@@ -61,6 +61,16 @@ impl Engine {
         }
     }
 
+    /// The SYN of a flow that is being opened goes again so often before the flow fails, and as often more as
+    /// [`Config::syn_linear_timeouts`](crate::Config::syn_linear_timeouts) says (TCP_SYNCNT); 0 leaves it to
+    /// [`Config::syn_retries`](crate::Config::syn_retries).
+    pub fn set_syn_retries(&mut self, flow: FlowId, retries: u8) {
+        let block = self.flows.at_mut(flow.0);
+        if retries > 0 || block.settings().is_some() {
+            block.settings_mut().syn_retries = retries;
+        }
+    }
+
     /// The SYN of a flow just opened may carry what was promised before the next [`Engine::transmit`] (RFC 7413 section 4.2.1;
     /// MSG_FASTOPEN, TCP_FASTOPEN_CONNECT), if the server gave a cookie before; else it asks for one.
     pub fn set_fast_open(&mut self, flow: FlowId) {

@@ -77,7 +77,11 @@ impl<O: Owner> Turn<'_, O> {
         let orphan_probe = flow.flags.has(Flags::PERSIST) && flow.flags.has(Flags::DETACHED);
         let config = &self.shared.config;
         let limit = match flow.state {
-            State::SynSent => syn_retries(config.syn_retries, config.syn_linear_timeouts),
+            State::SynSent => {
+                let own = flow.settings().map_or(0, |settings| settings.syn_retries);
+                let retries = if own > 0 { own } else { config.syn_retries };
+                syn_retries(retries, config.syn_linear_timeouts)
+            }
             State::SynReceived => config.syn_ack_retries,
             _ => config.data_retries,
         };

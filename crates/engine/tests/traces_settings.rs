@@ -117,6 +117,23 @@ fn a_syn_goes_again_each_second_before_the_time_doubles() {
 }
 
 #[test]
+fn a_flow_may_have_another_number_of_syns_than_is_configured() {
+    // As often as a kernel was seen to with TCP_SYNCNT; 0 is as configured.
+    for (linear, own, again) in [(0, 1, 1), (0, 2, 2), (4, 1, 2), (4, 2, 5), (0, 0, 4)] {
+        let mut s = Script::with(Config { syn_linear_timeouts: linear, syn_retries: 4, ..config(SERVER) });
+        let flow = s.connect();
+        s.host.engine.set_syn_retries(flow, own);
+        assert_eq!(s.sent().len(), 1);
+        let mut count = 0;
+        for _ in 0..100 {
+            s.wait(Duration::from_secs(1));
+            count += s.sent().len();
+        }
+        assert_eq!((count, s.host.engine.flows()), (again, 0), "{linear} {own}");
+    }
+}
+
+#[test]
 fn an_answer_to_a_syn_has_retries_of_its_own() {
     let mut s = Script::with(Config { syn_retries: 6, syn_ack_retries: 2, ..config(SERVER) });
     let local = s.local;

@@ -63,8 +63,6 @@ pub(crate) enum When {
     /// As `First` if it asks for identifiers (sock_set_timestamping() in net/core/sock.c), else `Next`. One that is being opened
     /// gets it with the connection.
     Stamps,
-    /// Never once it is being opened: it says how often a SYN is sent.
-    NotOnceOpening,
 }
 
 /// What follows from an option that the kernel's socket was given.

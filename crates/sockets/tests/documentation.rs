@@ -101,7 +101,15 @@ const BESIDE_THE_TABLE: [(&str, &[&str], &str); 11] = [
     ),
     (
         "options/backing.rs",
-        &["IPV6_UNICAST_HOPS", "IP_TTL", "SO_RCVBUF", "SO_SNDBUF", "TCP_CONGESTION", "TCP_MAXSEG"],
+        &[
+            "IPV6_UNICAST_HOPS",
+            "IP_TTL",
+            "SO_RCVBUF",
+            "SO_SNDBUF",
+            "TCP_CONGESTION",
+            "TCP_MAXSEG",
+            "TCP_SYNCNT",
+        ],
         "a fresh socket's",
     ),
     (

@@ -273,6 +273,7 @@ impl World {
                         host.engine.set_congestion(flow, algorithms[usize::from(value >> 3) % 3]);
                     }
                     5 => host.engine.set_fast_open(flow),
+                    6 => host.engine.set_syn_retries(flow, value >> 3),
                     _ => {}
                 }
                 let _ = (host.engine.info(flow), host.engine.tuple(flow));

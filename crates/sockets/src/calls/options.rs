@@ -7,7 +7,7 @@ use super::{Answer, CLOSED, is_connection, lock_entry, lock_socket, used};
 use crate::kernel;
 use crate::options::{
     Backing, Connection, Follow, OptionAccess, OptionArgument, SOF_TIMESTAMPING_OPT_ID,
-    SOF_TIMESTAMPING_OPT_ID_TCP, SocketOption, Stream, Value, When, receive_limit_within, send_limit_within,
+    SOF_TIMESTAMPING_OPT_ID_TCP, SocketOption, Value, receive_limit_within, send_limit_within,
 };
 use crate::process::contexts::of;
 use crate::process::{Process, WakeOnDrop, leave_to_kernel};
@@ -37,12 +37,10 @@ pub(crate) fn stamps_later(id: SocketId, option: &SocketOption, value: [i32; 2],
 }
 
 /// The kernel's socket has got an option that only the kernel's TCP follows.
-pub(crate) fn leave_with_option(descriptor: i32, option: &SocketOption) {
+pub(crate) fn leave_with_option(descriptor: i32) {
     let Entry::Socket(id) = table::lookup(descriptor) else { return };
     let mut process = of(id);
     match process.stack.socket(id).state {
-        SocketState::Connecting | SocketState::Connected
-            if matches!(option.stream, Stream::KernelOnly(When::NotOnceOpening)) => {}
         // The next connect() of one that has ended is the kernel's, too.
         SocketState::Connecting | SocketState::Connected | SocketState::Ended => {
             process.stack.socket_mut(id).wants_kernel = true;

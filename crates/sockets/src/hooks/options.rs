@@ -98,7 +98,7 @@ impl SetCall {
                 options::tied_to_link(self.descriptor);
             }
             Some(option) if option.is_for_the_kernel(number) => {
-                options::leave_with_option(self.descriptor, option);
+                options::leave_with_option(self.descriptor);
             }
             _ => options::listener_was_given_option(self.descriptor),
         }

@@ -51,10 +51,11 @@ pub(crate) struct Fresh {
     pub(crate) settings: Settings,
     /// net.ipv4.tcp_notsent_lowat in bytes, zero if there is no mark.
     pub(super) unsent_low_water: u32,
-    /// What the kernel says of SO_SNDBUF, SO_RCVBUF, TCP_MAXSEG, IP_TTL and IPV6_UNICAST_HOPS; -1 if it knows no such option.
+    /// What the kernel says of SO_SNDBUF, SO_RCVBUF, TCP_MAXSEG, TCP_SYNCNT, IP_TTL and IPV6_UNICAST_HOPS; -1 if it knows no such option.
     pub(super) send_buffer: i32,
     pub(super) receive_buffer: i32,
     pub(super) max_segment: i32,
+    pub(super) syn_retries: i32,
     pub(super) time_to_live: i32,
     pub(super) hop_limit: i32,
     /// net.ipv4.tcp_congestion_control, if the engine has it.
@@ -72,6 +73,7 @@ impl Fresh {
             send_buffer: socket.number(libc::SOL_SOCKET, libc::SO_SNDBUF)?,
             receive_buffer: socket.number(libc::SOL_SOCKET, libc::SO_RCVBUF)?,
             max_segment: socket.number(libc::IPPROTO_TCP, libc::TCP_MAXSEG)?,
+            syn_retries: socket.number(libc::IPPROTO_TCP, libc::TCP_SYNCNT)?,
             time_to_live: socket.number(libc::IPPROTO_IP, libc::IP_TTL).unwrap_or(-1),
             hop_limit: socket.number(libc::IPPROTO_IPV6, libc::IPV6_UNICAST_HOPS).unwrap_or(-1),
             congestion: congestion.ok().and_then(|_| named(&name)),

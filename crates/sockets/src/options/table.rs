@@ -217,6 +217,27 @@ pub(crate) const TABLE: &[SocketOption] = &[
             },
         ),
     ),
+    option!(IPPROTO_TCP TCP_SYNCNT).kept(
+        "yes, before net.ipv4.tcp_syn_retries and EF_RETRANSMIT_THRESHOLD_SYN",
+        Number(
+            |of| match of.settings().syn_retries {
+                0 => of.backing().number(libc::IPPROTO_TCP, libc::TCP_SYNCNT),
+                retries => Ok(retries.into()),
+            },
+            // MAX_TCP_SYNCNT (include/net/tcp.h).
+            |of, number| change_within(of, number, 1..=127, |settings| settings.syn_retries = number as u8),
+        ),
+        Carried::Both(
+            |from, to| {
+                let retries = from.number().filter(|&retries| retries != from.fresh.syn_retries);
+                to.syn_retries = retries.and_then(|retries| u8::try_from(retries).ok()).unwrap_or(0);
+            },
+            |to, settings| match settings.syn_retries {
+                0 => {}
+                retries => to.set_number(retries.into()),
+            },
+        ),
+    ),
     option!(IPPROTO_TCP TCP_CONGESTION).kept(
         "`cubic`, `reno` and `bbr` ([tcp.md](tcp.md#bbr)); others ENOENT. What the engine lacks and the kernel's socket had before connect() becomes the engine's default, `cubic`",
         Name(congestion, set_congestion),
@@ -403,7 +424,6 @@ pub(crate) const TABLE: &[SocketOption] = &[
     option!(IPPROTO_TCP TCP_SAVE_SYN).kernel_only(When::Next),
     option!(IPPROTO_TCP TCP_TX_DELAY = 37).kernel_only(When::Next),
     option!(IPPROTO_TCP TCP_REPAIR).kernel_only(When::FirstUnlessZero),
-    option!(IPPROTO_TCP TCP_SYNCNT).kernel_only(When::NotOnceOpening),
     option!(IPPROTO_TCP TCP_LINGER2).kernel_only(When::FirstUnlessZero),
     option!(IPPROTO_TCP TCP_FASTOPEN_CONNECT).kernel_only(When::Next).refused(Refused::Always),
     // ---- of UDP sockets ----

@@ -23,6 +23,8 @@ pub struct Settings {
     pub keep_probes: u8,
     /// TCP_USER_TIMEOUT; zero leaves it to the engine.
     pub user_timeout: Duration,
+    /// TCP_SYNCNT; zero leaves it to the administrator.
+    pub syn_retries: u8,
     /// TCP_QUICKACK, once it was set.
     pub quick_ack: Option<bool>,
     /// TCP_MAXSEG in bytes; zero leaves it to the path and the peer.
@@ -79,6 +81,7 @@ impl Settings {
         keep_interval: Duration::from_secs(75),
         keep_probes: 9,
         user_timeout: Duration::ZERO,
+        syn_retries: 0,
         quick_ack: None,
         max_segment: 0,
         traffic_class: 0,

@@ -43,6 +43,9 @@ impl<T: Link> Stack<T> {
         if settings.user_timeout != before.user_timeout {
             engine.set_user_timeout(flow, settings.user_timeout);
         }
+        if settings.syn_retries != before.syn_retries {
+            engine.set_syn_retries(flow, settings.syn_retries);
+        }
         if let Some(on) = settings.quick_ack
             && settings.quick_ack != before.quick_ack
         {

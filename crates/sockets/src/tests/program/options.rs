@@ -209,6 +209,7 @@ fn what_is_set_before_is_there_behind_connect_and_accept() {
             (TCP, libc::TCP_KEEPINTVL, 7),
             (TCP, libc::TCP_KEEPCNT, 5),
             (TCP, libc::TCP_USER_TIMEOUT, 9000),
+            (TCP, libc::TCP_SYNCNT, 3),
             (TCP, libc::TCP_QUICKACK, 1),
             (TCP, 36, 1), // TCP_INQ
             (libc::IPPROTO_IP, libc::IP_TOS, 0x10),
