@@ -71,8 +71,8 @@ pub(crate) trait Worker: Send {
 /// # Errors
 /// [`Error::Usage`] for settings that contradict each other, [`Error::Machine`] for what this
 /// machine cannot do. Failures of requests are no errors: they are in the report.
-pub fn run(settings: &Settings, progress: impl FnMut(&Progress<'_>)) -> Result<Report, Error> {
-    run_from(settings, || Ok(()), progress)
+pub fn run(settings: &Settings, mut progress: impl FnMut(&Progress<'_>)) -> Result<Report, Error> {
+    begin(settings, &mut || Ok(()), &mut progress)
 }
 
 /// The same, with a `start` that is called when all is ready, and at whose return the run begins.
@@ -81,8 +81,17 @@ pub fn run(settings: &Settings, progress: impl FnMut(&Progress<'_>)) -> Result<R
 /// Those of [`run`] and those of `start`.
 pub fn run_from(
     settings: &Settings,
-    start: impl FnOnce() -> Result<(), Error>,
-    progress: impl FnMut(&Progress<'_>),
+    mut start: impl FnMut() -> Result<(), Error>,
+    mut progress: impl FnMut(&Progress<'_>),
+) -> Result<Report, Error> {
+    begin(settings, &mut start, &mut progress)
+}
+
+/// Not generic: what calls it would be compiled with engine, client and links of its own, a minute each.
+fn begin(
+    settings: &Settings,
+    start: &mut dyn FnMut() -> Result<(), Error>,
+    progress: &mut dyn FnMut(&Progress<'_>),
 ) -> Result<Report, Error> {
     settings.check()?;
     check_cpus(&settings.cpus)?;
@@ -246,7 +255,7 @@ impl<C: Carry> Worker for Thread<C> {
 pub(crate) fn drive<W: Worker>(
     settings: &Settings,
     workers: Vec<W>,
-    mut progress: impl FnMut(&Progress<'_>),
+    progress: &mut dyn FnMut(&Progress<'_>),
 ) -> Result<Report, Error> {
     let shared = &Shared::new(settings);
     let main = std::thread::current();

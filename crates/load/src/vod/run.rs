@@ -35,7 +35,12 @@ pub struct Stop(pub Arc<AtomicBool>);
 /// # Errors
 /// [`Error::Usage`] for settings that make no sense, [`Error::Machine`] for what this machine cannot do. Streams that fail
 /// are no errors: they are in the report.
-pub fn run(settings: &Settings, stop: &Stop, progress: impl FnMut(&Moment)) -> Result<Report, Error> {
+pub fn run(settings: &Settings, stop: &Stop, mut progress: impl FnMut(&Moment)) -> Result<Report, Error> {
+    stream(settings, stop, &mut progress)
+}
+
+/// Not generic, as in [`crate::http`]: its callers need no engine of their own.
+fn stream(settings: &Settings, stop: &Stop, progress: &mut dyn FnMut(&Moment)) -> Result<Report, Error> {
     settings.check()?;
     check_cpus(&settings.cpus)?;
     let targets = settings.targets()?;
@@ -161,7 +166,7 @@ fn conduct(
     wanted: &[Arc<AtomicU64>],
     mut control: Option<ControlSocket>,
     stop: &Stop,
-    mut progress: impl FnMut(&Moment),
+    progress: &mut dyn FnMut(&Moment),
 ) -> Result<Report, Error> {
     let crew = Crew::start("vod", works, &settings.cpus, settings.threads, None)?;
     let mut ramp = Ramp::new(settings.ramp.clone(), settings.drain_bps);
