@@ -53,7 +53,7 @@ use crate::{Cluster, Deferral, Error, Interface, LeftFrames, Protocol, Refusal, 
 
 /// "OVFB", and the version of the messages below and of the memory that they hand over.
 pub(crate) const MAGIC: [u8; 4] = *b"OVFB";
-pub(crate) const VERSION: u16 = 15;
+pub(crate) const VERSION: u16 = 16;
 /// Addresses that fit a [`Welcome`]. An interface with more has the others served by the kernel.
 const ADDRESSES_MAX: usize = 32;
 const NAME_MAX: usize = 16; // IFNAMSIZ

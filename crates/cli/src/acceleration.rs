@@ -6,7 +6,7 @@ use overfly_link::xdp::HugePages;
 use overfly_load::Network;
 use overfly_profile::InForce;
 use overfly_profile::options::Options;
-use overfly_steer::{ReceiveOffload, over_memif, over_tap};
+use overfly_steer::{ChecksumOffload, ReceiveOffload, over_memif, over_tap};
 use rustix::process::Pid;
 
 use crate::broker::Membership;
@@ -106,6 +106,11 @@ pub(crate) fn attachment_options(options: &Options) -> overfly_steer::Options {
             1 => ReceiveOffload::Packets,
             _ => ReceiveOffload::Segments,
         },
+        checksum_offload: match options.checksum_offload {
+            0 => ChecksumOffload::Off,
+            1 => ChecksumOffload::Device,
+            _ => ChecksumOffload::Kernel,
+        },
         ..overfly_steer::Options::default()
     }
 }
@@ -144,6 +149,11 @@ mod tests {
             [("0", ReceiveOffload::Off), ("1", ReceiveOffload::Packets), ("2", ReceiveOffload::Segments)]
         {
             assert_eq!(with("EF_RECEIVE_OFFLOAD", value).receive_offload, expected);
+        }
+        for (value, expected) in
+            [("0", ChecksumOffload::Off), ("1", ChecksumOffload::Device), ("2", ChecksumOffload::Kernel)]
+        {
+            assert_eq!(with("EF_CHECKSUM_OFFLOAD", value).checksum_offload, expected);
         }
         assert_eq!(with("EF_USE_HUGE_PAGES", "0").huge_pages, HugePages::No);
         assert_eq!(with("EF_USE_HUGE_PAGES", "2").huge_pages, HugePages::Insist);

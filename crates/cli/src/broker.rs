@@ -228,7 +228,7 @@ impl Word<'_> {
 /// What a broker begins with and no later program changes.
 fn settings(options: &Options) -> String {
     format!(
-        "EF_MAX_PACKETS={} EF_RXQ_SIZE={} EF_MIN_FREE_PACKETS={} EF_USE_HUGE_PAGES={} EF_INT_DRIVEN={} EF_FIREWALL={} EF_SEGMENT_OFFLOAD={} EF_RECEIVE_OFFLOAD={}",
+        "EF_MAX_PACKETS={} EF_RXQ_SIZE={} EF_MIN_FREE_PACKETS={} EF_USE_HUGE_PAGES={} EF_INT_DRIVEN={} EF_FIREWALL={} EF_SEGMENT_OFFLOAD={} EF_RECEIVE_OFFLOAD={} EF_CHECKSUM_OFFLOAD={}",
         options.max_packets,
         options.rxq_size,
         options.min_free_packets,
@@ -236,7 +236,8 @@ fn settings(options: &Options) -> String {
         options.int_driven,
         options.value("EF_FIREWALL").unwrap_or_default(),
         options.segment_offload,
-        options.receive_offload
+        options.receive_offload,
+        options.checksum_offload
     )
 }
 

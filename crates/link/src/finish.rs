@@ -66,7 +66,7 @@ fn renumber(segment: &mut [u8], tcp: usize, index: usize, offset: usize, last: b
 }
 
 /// Writes the TCP checksum.
-fn sum(segment: &mut [u8], tcp: usize) {
+pub(crate) fn sum(segment: &mut [u8], tcp: usize) {
     let length = segment.len() - tcp;
     let bytes = |at: usize| &segment[IP + at..];
     let pseudo = if segment[IP] >> 4 == 4 {

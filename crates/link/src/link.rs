@@ -107,6 +107,11 @@ pub trait Link: FrameSink {
         0
     }
 
+    /// Whether TCP checksums may be left to the link (`checksum_offload` of `overfly_engine::Config`).
+    fn checksum_offload(&self) -> bool {
+        false
+    }
+
     /// Whether the stack listens.
     fn set_accepting(&mut self, _accepting: bool) {}
 

@@ -27,6 +27,7 @@ macro_rules! one_of {
                 is_busy() -> bool;
                 room() -> Option<u32>;
                 segment_offload() -> u32;
+                checksum_offload() -> bool;
                 others_wait() -> usize;
                 hold(bytes: u64) -> u64;
                 changes() -> Option<u64>;

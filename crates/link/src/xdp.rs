@@ -10,6 +10,7 @@ mod fill;
 mod late;
 mod link;
 mod memory;
+mod metadata;
 #[cfg(test)]
 mod model;
 mod pieces;
@@ -28,7 +29,10 @@ mod atomic {
 
 pub use counters::{Counters, KernelCounters, Occupancy};
 pub use link::XdpLink;
-pub use memory::{FRAME_BUFFERS_MAX, FRAME_LEN, PoolLayout, RECEIVED_FRAME_LEN_MAX, STACKS_MAX};
+pub use memory::{
+    FRAME_BUFFERS_MAX, FRAME_LEN, FRAME_WITH_METADATA_LEN_MAX, PoolLayout, RECEIVED_FRAME_LEN_MAX, STACKS_MAX,
+};
+pub use metadata::knows_checksums;
 pub use pieces::PACKET_LEN_MAX;
 pub use pool::{HugePages, Mode, Pool, Reclaimed, knows_long_packets};
 pub use pulse::Changes;

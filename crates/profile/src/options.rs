@@ -225,6 +225,7 @@ macro_rules! options {
 options! {
     numbers {
         acceptq_min_backlog: "EF_ACCEPTQ_MIN_BACKLOG" = 0, [0..=65535], "least backlog of a listener, in connections";
+        checksum_offload: "EF_CHECKSUM_OFFLOAD" = 1, [0..=2], "1: TCP checksums of what is sent are left to the device, where its driver offers that to AF_XDP (`tx-checksum` in `overfly doctor`) and packets fit 1,984 bytes; 2: also to the kernel, where it copies each frame: frames that stay in memory (veth) leave without; 0: each is summed while it is copied";
         cluster_ignore: "EF_CLUSTER_IGNORE" = 1, [0..=1], "1: EF_CLUSTER_NAME counts only where EF_CLUSTER_SIZE is set; 0: it always does";
         background: "EF_BACKGROUND" = 1, [0..=2], "1: when a program has made no call for 2 ms, a thread moves its frames, timers and output in its place, as always where threads have a stack each; 2: that thread begins when the program has other threads, sends or waits elsewhere than in epoll_wait, poll or select, or was away from there for 20 ms, since a process with one thread is faster; 0: they wait for the next call";
         cluster_size: "EF_CLUSTER_SIZE" = 0, [0..=4294967295], "stacks that share one address and port at most, the rest of the listeners being the kernel's; 0: as many as there are processes";

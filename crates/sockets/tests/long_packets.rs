@@ -13,7 +13,7 @@ use std::time::Duration;
 use bench::lab::{CLIENT, CLIENT_V6, INTERFACE, Lab, Namespace, SERVER, SERVER_V6};
 use bench::{Bench, Helper, programs, run, spawn, sum, text, until};
 use overfly_broker::Protocol;
-use overfly_steer::{Attachment, Options, ReceiveOffload};
+use overfly_steer::{Attachment, ChecksumOffload, Options, ReceiveOffload};
 
 /// Debian's.
 const PYTHON: &str = "/usr/bin/python3";
@@ -38,6 +38,7 @@ struct Network {
     mtu: u32,
     segment_offload: bool,
     receive_offload: ReceiveOffload,
+    checksum_offload: ChecksumOffload,
     loses: bool,
     reorders: bool,
 }
@@ -47,6 +48,7 @@ const DEFAULT: Network = Network {
     mtu: 1500,
     segment_offload: true,
     receive_offload: ReceiveOffload::Packets,
+    checksum_offload: ChecksumOffload::Device,
     loses: false,
     reorders: false,
 };
@@ -58,6 +60,7 @@ impl Network {
         let options = Options {
             segment_offload: self.segment_offload,
             receive_offload: self.receive_offload,
+            checksum_offload: self.checksum_offload,
             ..Options::default()
         };
         let bench = Bench::within(lab, options);
@@ -195,6 +198,9 @@ fn transfers(network: Network) {
             let (together, lost) = left_together(&counted);
             assert_eq!(together > 100, network.segment_offload, "{together} frames left together: {counted}");
             assert_eq!(lost, 0, "{counted}");
+            let unsummed = sum(&counted, "sent_unsummed:");
+            let expected = network.checksum_offload == ChecksumOffload::Kernel && network.mtu < 2000;
+            assert_eq!(unsummed > 100, expected, "{unsummed} frames left without their checksum: {counted}");
             if network.reorders {
                 let delayed = delayed(&bench.lab.client);
                 assert!(delayed > 20, "{delayed} frames were delayed");
@@ -234,6 +240,41 @@ fn streams_of_segments_that_leave_together_survive_loss_and_reordering() {
 #[test]
 fn streams_of_segments_one_by_one_survive_loss_and_reordering() {
     transfers(Network { segment_offload: false, loses: true, reorders: true, ..DEFAULT });
+}
+
+#[test]
+fn streams_whose_checksums_are_left_to_the_kernel_survive_loss_and_reordering() {
+    let unsummed = Network { checksum_offload: ChecksumOffload::Kernel, ..DEFAULT };
+    transfers(Network { segment_offload: false, loses: true, reorders: true, ..unsummed });
+    transfers(Network { receive_offload: ReceiveOffload::Segments, loses: true, reorders: true, ..unsummed });
+    // Several buffers have no room for it.
+    transfers(Network { mtu: 9000, ..unsummed });
+}
+
+/// The device completes no checksums: the kernel has to, and the peer's looks at them.
+#[test]
+fn checksums_that_are_left_to_the_kernel_are_right() {
+    let seed = seed();
+    println!("OVERFLY_SEED={seed}");
+    for receive_offload in [ReceiveOffload::Packets, ReceiveOffload::Segments] {
+        let network = Network {
+            segment_offload: false,
+            receive_offload,
+            checksum_offload: ChecksumOffload::Kernel,
+            ..DEFAULT
+        };
+        for (own, other) in
+            [(IpAddr::from(SERVER), IpAddr::from(CLIENT)), (SERVER_V6.into(), CLIENT_V6.into())]
+        {
+            let bench = network.bench();
+            bench.lab.server.command("ethtool", &["-K", INTERFACE, "tx", "off"]);
+            let counted = transfer(&bench, true, own, other, &seed);
+            assert!(sum(&counted, "sent_unsummed:") > 100, "{counted}");
+            let wrong = bench.lab.client.command("nstat", &["-az", "TcpInCsumErrors"]);
+            let count = wrong.split_whitespace().skip_while(|word| *word != "TcpInCsumErrors").nth(1);
+            assert_eq!(count, Some("0"), "{wrong}");
+        }
+    }
 }
 
 /// Each packet in one buffer.

@@ -3,6 +3,7 @@
 pub(crate) mod departures;
 mod fetch;
 mod judging;
+mod options;
 mod routes;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -23,6 +24,7 @@ use rustix::process::geteuid;
 use rustix::rand::{GetRandomFlags, getrandom};
 
 use self::departures::Departures;
+pub use self::options::Options;
 use self::routes::Known;
 use crate::beside;
 use crate::confined::Confined;
@@ -30,7 +32,7 @@ use crate::device;
 use crate::error::Error;
 use crate::firewall::Firewall;
 use crate::groups::{BoundAddress, Groups, listening_places};
-use crate::long_packets::{ReceiveOffload, Shape};
+use crate::long_packets::Shape;
 use crate::mirror::{self, Neighbor};
 use crate::napi::ReceivingThreads;
 use crate::netlink::{Link, Netlink};
@@ -45,63 +47,6 @@ pub(crate) const NEIGHBOR_WAIT: Duration = Duration::from_millis(3200);
 const SWITCHED_OFF: &str = "switched off";
 /// Bounds the XSKMAP, and the descriptors that an attachment needs.
 const QUEUES_MAX: u32 = 256;
-
-/// How to attach.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Options {
-    /// Use only the first queues of the interface; frames that arrive on the others are the kernel's. `None`: all.
-    pub queues: Option<u32>,
-    /// Stacks poll the device themselves, and the device is told to wait for them: `napi_defer_hard_irqs` and
-    /// `gro_flush_timeout` are set until the attachment is dropped. Where the kernel cannot (see
-    /// [`overfly_link::xdp::BusyPoll`]) all stays as it is; [`Attachment::busy_poll`] says so.
-    pub busy_poll: bool,
-    /// Do not even try zero-copy.
-    pub force_copy: bool,
-    /// Stacks at most, at any time: 1 to 64. Each costs `tx_frames` of memory whether it is used or not.
-    pub stacks: u16,
-    /// Frames (2 KiB) to receive into, for each queue.
-    pub rx_frames: u32,
-    /// Entries of a stack's receive ring on each queue, a power of two.
-    pub rx_ring: u32,
-    /// Frames (2 KiB) to send from, for each stack; a multiple of 64.
-    pub tx_frames: u32,
-    /// TCP connections of listeners that are remembered; older ones are found by their hash.
-    pub flows: u32,
-    /// Frames to receive into that must be free on each queue for a new stack.
-    pub min_free_frames: u32,
-    /// What the frames' memory is made of.
-    pub huge_pages: HugePages,
-    /// The host's firewall is heeded: whom its rules do not let through for certain, the kernel serves.
-    pub heed_firewall: bool,
-    /// A peer must be where the kernel would answer it; else the kernel serves it. Without, answers go to the hardware address that
-    /// a frame came from: for a server that no kernel socket stands behind.
-    pub judge_senders: bool,
-    /// Stacks get a way for frames of several segments, where that can be had ([`Attachment::long_frames`]).
-    pub segment_offload: bool,
-    /// What may arrive, where that can be had ([`Attachment::long_packets`], [`Attachment::segments_arrive_together`]).
-    pub receive_offload: ReceiveOffload,
-}
-
-impl Default for Options {
-    fn default() -> Options {
-        Options {
-            queues: None,
-            busy_poll: false,
-            force_copy: false,
-            stacks: 32,
-            rx_frames: 8192,
-            rx_ring: 1024,
-            tx_frames: 512,
-            flows: 262_144,
-            min_free_frames: 0,
-            huge_pages: HugePages::No,
-            heed_firewall: true,
-            judge_senders: true,
-            segment_offload: true,
-            receive_offload: ReceiveOffload::default(),
-        }
-    }
-}
 
 /// A stack's place.
 #[derive(Debug)]
@@ -203,16 +148,9 @@ impl Attachment {
                 "{interface} has {rx_queues} receive queues; from 1 to {QUEUES_MAX} can be used: see `ethtool -l {interface}`"
             )));
         }
-        let shape = Shape::of(&link, interface, options.receive_offload, options.force_copy);
+        let shape = Shape::of(&link, interface, &options);
         let long_packets = shape.long_packets.is_ok();
-        let layout = PoolLayout {
-            rx_frames: options.rx_frames,
-            rx_ring: options.rx_ring,
-            tx_frames: options.tx_frames,
-            tx_queues: queues.min(tx_queues).max(1),
-            stacks: u32::from(options.stacks),
-            frame_buffers: shape.frame_buffers,
-        };
+        let layout = options.layout(&shape, queues.min(tx_queues).max(1));
         layout.check()?;
 
         let mut key = [0; 8];
@@ -351,6 +289,14 @@ impl Attachment {
     /// Why it does not, in words. It arrives segment by segment.
     pub fn segments_arrive_together(&self) -> Result<(), &str> {
         self.shape.segments.as_ref().copied().map_err(String::as_str)
+    }
+
+    /// Whether the device, or the kernel, completes the TCP checksums of what stacks send.
+    ///
+    /// # Errors
+    /// Why neither does, in words. The engine sums while it copies.
+    pub fn checksums_are_completed(&self) -> Result<(), &str> {
+        self.shape.checksums.as_ref().copied().map_err(String::as_str)
     }
 
     /// The stack's way for frames of several segments. Where there is none it does without.

@@ -42,7 +42,9 @@ pub use features::{XdpFeatures, xdp_features};
 pub use firewall::firewall_in_force;
 pub use host::{Hosting, host, host_pod, leave_descriptors_behind, stand};
 pub use local::{over_memif, over_tap};
-pub use long_packets::{ReceiveOffload, long_packets_of, segments_of, xdp_attached};
+pub use long_packets::{
+    ChecksumOffload, ReceiveOffload, checksums_of, long_packets_of, segments_of, xdp_attached,
+};
 pub use mirror::routing_rules;
 pub use overfly_broker::{Interface, Protocol, Route};
 pub use steering::Steering;

@@ -35,6 +35,7 @@ const OPTIONS: Options = Options {
     judge_senders: true,
     segment_offload: true,
     receive_offload: overfly_steer::ReceiveOffload::Packets,
+    checksum_offload: overfly_steer::ChecksumOffload::Off,
 };
 
 fn broker(lab: &Lab) -> Broker {

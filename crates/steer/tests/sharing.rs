@@ -29,6 +29,7 @@ const OPTIONS: Options = Options {
     judge_senders: true,
     segment_offload: true,
     receive_offload: overfly_steer::ReceiveOffload::Packets,
+    checksum_offload: overfly_steer::ChecksumOffload::Off,
     huge_pages: overfly_link::xdp::HugePages::No,
 };
 const LENGTH: usize = 80;

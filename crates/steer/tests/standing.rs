@@ -36,6 +36,7 @@ const OPTIONS: Options = Options {
     judge_senders: true,
     segment_offload: true,
     receive_offload: overfly_steer::ReceiveOffload::Off,
+    checksum_offload: overfly_steer::ChecksumOffload::Off,
 };
 
 struct Everybody;

@@ -34,6 +34,7 @@ pub struct StackPart {
     tx_queues: U32,
     stacks: U32,
     frame_buffers: U32,
+    tx_metadata: U32,
 }
 
 /// A [`StackPart`] in this process's terms.
@@ -73,6 +74,7 @@ impl StackPart {
             tx_queues: U32::new(part.layout.tx_queues),
             stacks: U32::new(part.layout.stacks),
             frame_buffers: U32::new(part.layout.frame_buffers),
+            tx_metadata: U32::new(u32::from(part.layout.tx_metadata)),
         }
     }
 
@@ -101,6 +103,7 @@ impl StackPart {
                 tx_queues: part.tx_queues.get(),
                 stacks: part.stacks.get(),
                 frame_buffers: part.frame_buffers.get(),
+                tx_metadata: part.tx_metadata.get() != 0,
             },
         })
     }

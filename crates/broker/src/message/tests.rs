@@ -53,7 +53,8 @@ fn what_is_said_is_heard() {
             tx_frames: 512,
             tx_queues: 2,
             stacks: 32,
-            frame_buffers: 5,
+            frame_buffers: 1,
+            tx_metadata: true,
         },
     };
     assert_eq!(StackPart::parse(StackPart::new(&part).as_bytes()), Ok(part));

@@ -45,8 +45,12 @@ fn finding(name: String) -> Finding {
         Ok(()) => "; segments can arrive together",
         Err(_) => "",
     };
+    let checksums = match overfly_steer::checksums_of(&name) {
+        Ok(()) => "; the device can complete TCP checksums",
+        Err(_) => "",
+    };
     let used = used(&name);
-    let detail = format!("{leave}; {arrive}{together}; {used}");
+    let detail = format!("{leave}; {arrive}{together}{checksums}; {used}");
     match overfly_steer::bridge_that_answers(&name) {
         Ok(Some(bridge)) => {
             let detail = format!("{}; {detail}", interface::answered_by(&name, &bridge));
@@ -78,13 +82,18 @@ fn counted(name: &str) -> String {
     let sum = |name: &str| -> u64 {
         counters.iter().filter(|(named, _)| named == name).map(|(_, count)| count).sum()
     };
-    in_words(look.processes.len(), sum("link.long_frames"), sum("link.received_long_frames"))
+    in_words(
+        look.processes.len(),
+        sum("link.long_frames"),
+        sum("link.received_long_frames"),
+        sum("link.sent_unsummed"),
+    )
 }
 
-fn in_words(processes: usize, left: u64, arrived: u64) -> String {
+fn in_words(processes: usize, left: u64, arrived: u64, unsummed: u64) -> String {
     let noun = if processes == 1 { "process" } else { "processes" };
     format!(
-        "{processes} {noun}, {left} frames of several segments left and {arrived} packets of several buffers arrived"
+        "{processes} {noun}, {left} frames of several segments left and {arrived} packets of several buffers arrived, {unsummed} checksums were left to be completed"
     )
 }
 
@@ -104,9 +113,9 @@ mod tests {
     #[test]
     fn what_is_used_is_said_in_words() {
         assert_eq!(
-            in_words(1, 3, 0),
-            "1 process, 3 frames of several segments left and 0 packets of several buffers arrived"
+            in_words(1, 3, 0, 2),
+            "1 process, 3 frames of several segments left and 0 packets of several buffers arrived, 2 checksums were left to be completed"
         );
-        assert!(in_words(0, 0, 0).starts_with("0 processes"));
+        assert!(in_words(0, 0, 0, 0).starts_with("0 processes"));
     }
 }

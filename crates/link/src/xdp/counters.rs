@@ -22,6 +22,8 @@ counters! {
         sent_frames,
         /// Their bytes.
         sent_bytes,
+        /// Of these frames, those whose TCP checksum the device, or the kernel, completes.
+        sent_unsummed,
         /// Calls of `sendto`.
         kicks,
         /// [`frame`](overfly_wire::FrameSink::frame) had no free frame.

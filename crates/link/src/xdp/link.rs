@@ -3,6 +3,7 @@
 mod counted;
 mod idle;
 mod renewal;
+mod written;
 
 use core::sync::atomic::Ordering;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -11,7 +12,7 @@ use std::time::Duration;
 use overfly_wire::{FrameSink, Promised, Promises, Unfinished};
 use rustix::io::Errno;
 use rustix::net::sockopt;
-use rustix::net::xdp::{XDP_PGOFF_RX_RING, XDP_PGOFF_TX_RING, XdpDesc, XdpDescOptions};
+use rustix::net::xdp::{XDP_PGOFF_RX_RING, XDP_PGOFF_TX_RING, XdpDesc};
 use rustix::process::{Pid, getpid};
 use rustix::thread::sched_yield;
 
@@ -30,8 +31,6 @@ use super::turn_wait::TurnWait;
 use crate::packet::{self, LongFrames};
 use crate::{Each, Error, Link, each_of};
 
-/// Frames written before they are shown to the kernel, if nobody flushes earlier.
-const PUBLISH_BATCH: u32 = 32;
 /// Frames sent before their completions are looked at: half of a stack's smallest number of frames.
 const REAP_BATCH: u32 = 32;
 /// Tries of a turn that another stack has before the work is left for later (about 2 µs).
@@ -325,39 +324,6 @@ impl XdpLink {
         self.queues[self.transmit_queue].memory.busy()[(self.tx_base + frame) as usize].is_free()
     }
 
-    /// Whether there is room behind frames of several segments for any other: once it is written it cannot wait, and in the ring it
-    /// would overtake those of its flow.
-    #[cold]
-    fn has_room_to_follow(&mut self) -> bool {
-        let longest = self.layout.frame_len_max();
-        let has_room = |link: &XdpLink| {
-            link.long_frames.as_ref().is_none_or(|long| long.is_empty() || long.has_room(longest))
-        };
-        has_room(self) || {
-            self.flush();
-            has_room(self)
-        }
-    }
-
-    /// Sends a frame of the ring's behind those of several segments, if its flow has some there.
-    #[cold]
-    fn follows(&mut self, frame: u32, length: usize) -> bool {
-        let Some(long) = &mut self.long_frames else { return false };
-        let memory = &mut self.queues[self.transmit_queue].memory;
-        // SAFETY: as in `frame`, which gave it to the caller; it was not committed.
-        let written = &unsafe { memory.transmit_frame(frame) }[..length];
-        if !long.has_flow_of(written) {
-            return false;
-        }
-        let Some(room) = long.frame(length) else {
-            debug_assert!(false, "`frame` has seen that there is room");
-            return false;
-        };
-        room.copy_from_slice(written);
-        long.commit(length, Unfinished::default());
-        true
-    }
-
     /// Whether there is room for the longest frame where the cursor is.
     #[inline]
     fn has_room_at_cursor(&self) -> bool {
@@ -380,28 +346,6 @@ impl XdpLink {
     #[inline]
     fn place(&self, frame: u32) -> u32 {
         if frame + self.layout.frame_buffers > self.layout.tx_frames { 0 } else { frame }
-    }
-
-    /// Puts a descriptor of what is written where the cursor is, which goes on.
-    #[inline]
-    fn put_piece(&mut self, length: usize, options: XdpDescOptions) {
-        let frame = self.tx_base + self.cursor;
-        let memory = &self.queues[self.transmit_queue].memory;
-        memory.busy()[frame as usize].begin();
-        self.transmit.put(XdpDesc { addr: memory.tx_address(frame), len: length as u32, options });
-        self.cursor += 1;
-        self.unreaped += 1;
-    }
-
-    /// A frame that is longer than a place takes several, which are one after the other, and a descriptor for each. They become
-    /// visible together.
-    fn put_pieces(&mut self, length: usize) {
-        let mut left = length;
-        while left > super::FRAME_LEN {
-            self.put_piece(super::FRAME_LEN, XdpDescOptions::XDP_PKT_CONTD);
-            left -= super::FRAME_LEN;
-        }
-        self.put_piece(left, XdpDescOptions::empty());
     }
 
     /// Which stack this is.
@@ -630,6 +574,10 @@ impl Link for XdpLink {
         if self.long_frames.is_some() { packet::SEGMENT_OFFLOAD } else { 0 }
     }
 
+    fn checksum_offload(&self) -> bool {
+        self.layout.tx_metadata
+    }
+
     /// A buffer takes a segment of an Ethernet, or somewhat more of a longer frame, which has several. Half of that is counted: frames
     /// without data arrive, too.
     #[inline]
@@ -705,23 +653,7 @@ impl FrameSink for XdpLink {
 
     #[inline]
     fn commit(&mut self, length: usize) {
-        debug_assert!(self.has_room_at_cursor(), "a commit without a frame");
-        let length = length.min(self.layout.frame_len_max());
-        let frame = self.tx_base + self.cursor;
-        if self.has_long_frames() && self.follows(frame, length) {
-            return;
-        }
-        if length > super::FRAME_LEN {
-            self.put_pieces(length);
-        } else {
-            self.put_piece(length, XdpDescOptions::empty());
-        }
-        self.cursor = self.place(self.cursor);
-        self.counters.sent_frames += 1;
-        self.counters.sent_bytes += length as u64;
-        if self.transmit.unpublished() >= PUBLISH_BATCH {
-            self.transmit.publish();
-        }
+        self.put(length, Unfinished::default());
     }
 
     fn long_frame(&mut self, length: usize) -> Option<&mut [u8]> {
@@ -739,7 +671,7 @@ impl FrameSink for XdpLink {
     fn commit_unfinished(&mut self, length: usize, left: Unfinished) {
         match self.long_frames.as_mut().filter(|_| left.segment_len > 0) {
             Some(long) => long.commit(length, left),
-            None => self.commit(length),
+            None => self.put(length, left),
         }
     }
 

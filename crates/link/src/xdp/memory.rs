@@ -29,6 +29,11 @@ pub const RECEIVED_FRAME_LEN_MAX: usize = FRAME_LEN - 256;
 /// Places in a row that one frame to send can take: what the kernel puts into one skb (`MAX_SKB_FRAGS`, 17 unless it was built
 /// with more), so 34,816 bytes.
 pub const FRAME_BUFFERS_MAX: u32 = 17;
+/// Bytes of a place before a frame to send in which the kernel may be told what to do with it ([`PoolLayout::tx_metadata`]): a line of the
+/// cache, so that frames begin at one as they do without.
+pub(crate) const METADATA_ROOM: usize = 64;
+/// The longest frame that fits one place behind that, in bytes.
+pub const FRAME_WITH_METADATA_LEN_MAX: usize = FRAME_LEN - METADATA_ROOM;
 /// Stacks that one set of pools can serve.
 pub const STACKS_MAX: u16 = 64;
 
@@ -53,6 +58,9 @@ pub struct PoolLayout {
     /// Places in a row that the longest frame to send takes: 1, or more where the interface's MTU asks for it, and the sockets
     /// take frames of several descriptors.
     pub frame_buffers: u32,
+    /// Before a frame to send the kernel is told where its checksum is to be completed (`struct xsk_tx_metadata` in
+    /// linux/if_xdp.h). Such a frame takes one place: the kernel wants that room before each of a frame's descriptors.
+    pub tx_metadata: bool,
 }
 
 impl PoolLayout {
@@ -74,6 +82,7 @@ impl PoolLayout {
         )?;
         sane((1..=4096).contains(&self.tx_queues), "tx_queues: 1 to 4096")?;
         sane((1..=FRAME_BUFFERS_MAX).contains(&self.frame_buffers), "frame_buffers: 1 to 17")?;
+        sane(!self.tx_metadata || self.frame_buffers == 1, "tx_metadata: with frame_buffers 1 only")?;
         sane(
             u64::from(self.rx_frames) + u64::from(self.tx_slots()) * u64::from(self.tx_frames) <= FRAMES_MAX,
             "more than 1048576 frames in a pool",
@@ -120,7 +129,13 @@ impl PoolLayout {
     /// Bytes of the longest frame to send.
     #[must_use]
     pub fn frame_len_max(&self) -> usize {
-        self.frame_buffers as usize * FRAME_LEN
+        self.frame_buffers as usize * FRAME_LEN - self.tx_headroom()
+    }
+
+    /// Where a frame to send begins in its place.
+    #[inline]
+    pub(crate) fn tx_headroom(&self) -> usize {
+        if self.tx_metadata { METADATA_ROOM } else { 0 }
     }
 
     /// Bytes of the frames.
@@ -276,7 +291,7 @@ impl Memory {
     /// Where a frame to send (counted among those) begins, from the pool's beginning.
     #[inline]
     pub(crate) fn tx_address(&self, tx_frame: u32) -> u64 {
-        u64::from(self.layout.rx_frames + tx_frame) * FRAME_LEN as u64
+        u64::from(self.layout.rx_frames + tx_frame) * FRAME_LEN as u64 + self.layout.tx_headroom() as u64
     }
 
     /// Room for the longest frame to send, in the places from `tx_frame` on.
@@ -288,6 +303,19 @@ impl Memory {
         debug_assert!(tx_frame + self.layout.frame_buffers <= self.layout.tx_frames_total());
         let offset = self.tx_address(tx_frame) as usize;
         let length = self.layout.frame_len_max();
+        // SAFETY: inside the mapping; exclusive by the caller's promise.
+        unsafe { core::slice::from_raw_parts_mut(self.base().add(offset).as_ptr(), length) }
+    }
+
+    /// The room before such a frame, whose end is next to it; empty if the pool has none.
+    ///
+    /// # Safety
+    /// As [`Memory::transmit_frame`].
+    #[inline]
+    pub(crate) unsafe fn transmit_metadata(&mut self, tx_frame: u32) -> &mut [u8] {
+        debug_assert!(tx_frame < self.layout.tx_frames_total());
+        let length = self.layout.tx_headroom();
+        let offset = self.tx_address(tx_frame) as usize - length;
         // SAFETY: inside the mapping; exclusive by the caller's promise.
         unsafe { core::slice::from_raw_parts_mut(self.base().add(offset).as_ptr(), length) }
     }
@@ -304,6 +332,7 @@ mod tests {
         tx_queues: 2,
         stacks: 32,
         frame_buffers: 5,
+        tx_metadata: false,
     };
 
     #[test]
@@ -334,6 +363,7 @@ mod tests {
             PoolLayout { tx_queues: 0, ..LAYOUT },
             PoolLayout { frame_buffers: 0, ..LAYOUT },
             PoolLayout { frame_buffers: 18, ..LAYOUT },
+            PoolLayout { tx_metadata: true, ..LAYOUT },
             PoolLayout { tx_frames: 16384, tx_queues: 1, stacks: 64, rx_frames: 1 << 19, ..LAYOUT },
         ] {
             assert!(matches!(broken.check(), Err(Error::Layout(_))), "{broken:?}");

@@ -109,8 +109,15 @@ mod tests {
     use super::super::memory::{FRAME_LEN, PoolLayout, RECEIVED_FRAME_LEN_MAX};
     use super::*;
 
-    const LAYOUT: PoolLayout =
-        PoolLayout { rx_frames: 128, rx_ring: 64, tx_frames: 64, tx_queues: 1, stacks: 1, frame_buffers: 1 };
+    const LAYOUT: PoolLayout = PoolLayout {
+        rx_frames: 128,
+        rx_ring: 64,
+        tx_frames: 64,
+        tx_queues: 1,
+        stacks: 1,
+        frame_buffers: 1,
+        tx_metadata: false,
+    };
     const CONTINUED: XdpDescOptions = XdpDescOptions::XDP_PKT_CONTD;
     const LAST: XdpDescOptions = XdpDescOptions::empty();
 

@@ -17,6 +17,7 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, socket_with};
 
 use super::fill::{Batch, Outcome, Turn};
 use super::memory::{FRAME_LEN, Memory, PoolLayout, STACKS_MAX, page_len};
+use super::metadata::{METADATA_LEN, UMEM_HAS_METADATA};
 use super::rings::Ring;
 use super::socket::{self, BusyPoll};
 use super::turn_wait::TurnWait;
@@ -122,8 +123,8 @@ impl Pool {
                 len: layout.umem_len() as u64,
                 chunk_size: FRAME_LEN as u32,
                 headroom: 0,
-                flags: XdpUmemRegFlags::empty(),
-                tx_metadata_len: 0,
+                flags: if layout.tx_metadata { UMEM_HAS_METADATA } else { XdpUmemRegFlags::empty() },
+                tx_metadata_len: if layout.tx_metadata { METADATA_LEN } else { 0 },
             },
         )
         .map_err(|errno| match errno {
@@ -380,7 +381,7 @@ fn allocate(layout: PoolLayout, flags: MemfdFlags, gathered: bool) -> Result<(Ow
     Ok((descriptor, memory))
 }
 
-fn af_xdp_socket() -> Result<OwnedFd, Error> {
+pub(crate) fn af_xdp_socket() -> Result<OwnedFd, Error> {
     socket_with(AddressFamily::XDP, SocketType::RAW, SocketFlags::CLOEXEC, None).map_err(
         |errno| match errno {
             Errno::PERM => {
@@ -427,6 +428,7 @@ mod tests {
             tx_queues: 2,
             stacks: 32,
             frame_buffers: 5,
+            tx_metadata: false,
         };
         let (descriptor, _memory) = allocate(layout, MemfdFlags::empty(), true).unwrap();
         let another = Memory::map(descriptor.as_fd(), layout).unwrap();

@@ -10,11 +10,12 @@ use std::ops::RangeInclusive;
 use std::time::{Duration, Instant};
 
 use overfly_engine::{Config, Engine};
+use overfly_link::Link;
 use overfly_link::xdp::XdpLink;
-use overfly_steer::{Attachment, Options, Protocol, ReceiveOffload};
+use overfly_steer::{Attachment, Interface, Options, Protocol, ReceiveOffload};
 
 use super::sources::Sources;
-use super::{AnyLink, AnyStack, Ports, Stack, Wire, boot_key, uptime_ns};
+use super::{AnyLink, AnyStack, Ports, Stack, boot_key, uptime_ns};
 use crate::error::Error;
 pub(crate) use listening::{Listening, listen};
 
@@ -125,15 +126,8 @@ pub(crate) fn open(wanted: &Wanted<'_>) -> Result<(Vec<AnyStack>, Attachment), E
         let pairs = ports.len() * sources.len() * hops.len();
         // Those that wind down, or are in TIME-WAIT, need a control block too.
         let flows = pairs.min(2 * wanted.connections + 65_536) as u32;
-        let config = Config {
-            mtu: interface.mtu,
-            partial_checksums: interface.partial_checksums,
-            segment_offload: wire.segment_offload(),
-            max_flows: flows,
-            max_time_wait: flows,
-            hash_key: boot_key(),
-            ..config_of(interface.mac, route.source)
-        };
+        let config =
+            Config { max_flows: flows, max_time_wait: flows, ..config_of(interface, &wire, route.source) };
         let mut engine = Engine::new((wanted.configure)(config))
             .map_err(|error| Error::machine(format!("the stack of {name}"), error))?;
         for (server, next_hop) in &hops {
@@ -178,13 +172,21 @@ fn receive_beside<'a>(
 }
 
 /// The defaults for a stack at one address.
-fn config_of(mac: overfly_wire::MacAddr, source: IpAddr) -> Config {
-    match source {
-        IpAddr::V4(source) => Config::new(mac, source, 32),
+fn config_of(interface: &Interface, wire: &XdpLink, source: IpAddr) -> Config {
+    let config = match source {
+        IpAddr::V4(source) => Config::new(interface.mac, source, 32),
         IpAddr::V6(source) => {
-            let none = Config::new(mac, Ipv4Addr::UNSPECIFIED, 32);
+            let none = Config::new(interface.mac, Ipv4Addr::UNSPECIFIED, 32);
             Config { address6: Some(source), prefix6_len: 128, ..none }
         }
+    };
+    Config {
+        mtu: interface.mtu,
+        partial_checksums: interface.partial_checksums,
+        segment_offload: wire.segment_offload(),
+        checksum_offload: wire.checksum_offload(),
+        hash_key: boot_key(),
+        ..config
     }
 }
 

@@ -178,6 +178,7 @@ impl Process {
             config.segment_offload = SEGMENT_OFFLOAD;
         } else {
             config.routes = routes::read();
+            config.checksum_offload = link.checksum_offload();
             if self.options.segment_offload != 0 {
                 config.segment_offload = link.segment_offload();
                 self.heed_device();

@@ -10,10 +10,13 @@ use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair};
 
 use super::super::memory::{FRAME_LEN, RECEIVED_FRAME_LEN_MAX};
+use super::super::metadata::{HAS_METADATA, METADATA_LEN, Metadata};
 use super::super::rings::heap::HeapRing;
 use super::super::socket::pretended;
 use super::*;
 use crate::virtio::HEADER_LEN;
+use rustix::net::xdp::XdpDescOptions;
+use zerocopy::IntoBytes;
 
 /// Seeds of one run, and steps of each.
 const SEEDS: u64 = 300;
@@ -27,6 +30,8 @@ const RX_FRAMES: u32 = 256;
 const STACK: u16 = 1;
 /// What a message begins with that fills the packet socket.
 const FILLER: u8 = 0xff;
+/// A segment without its checksum.
+const UNSUMMED: Unfinished = Unfinished { checksum_from: 34, segment_len: 0, headers_len: 0 };
 const NOTHING: XdpDesc = XdpDesc { addr: 0, len: 0, options: XdpDescOptions::empty() };
 
 /// The byte of a flow's stream.
@@ -71,6 +76,8 @@ struct Kernel {
     on_their_way: VecDeque<(u64, Vec<u8>)>,
     /// What has left, in its order.
     wire: Vec<Vec<u8>>,
+    /// Frames that were taken from the ring without their checksum.
+    unsummed: u64,
     /// Packets that are in the receive ring.
     incoming: VecDeque<Vec<u8>>,
 }
@@ -98,7 +105,13 @@ impl Kernel {
                 return false;
             }
             let XdpDesc { addr, len, options } = self.transmit.read(next);
-            assert!(self.tx_addresses.contains(&addr) && len as usize <= FRAME_LEN, "{addr} {len}");
+            let end = addr % FRAME_LEN as u64 + u64::from(len);
+            assert!(self.tx_addresses.contains(&addr) && end <= FRAME_LEN as u64, "{addr} {len}");
+            if options.contains(HAS_METADATA) {
+                let told = self.bytes(addr - u64::from(METADATA_LEN), METADATA_LEN as usize);
+                assert_eq!(told, Metadata::of(UNSUMMED).as_bytes());
+                self.unsummed += 1;
+            }
             assert!(!self.on_their_way.iter().any(|(other, _)| *other == addr), "{addr} is the kernel's");
             let bytes = self.bytes(addr, len as usize);
             self.begun.extend(&bytes);
@@ -230,13 +243,15 @@ struct Run {
 impl Run {
     fn new(seed: u64) -> Run {
         let mut random = Random(seed);
+        let frame_buffers = random.one_of(&[1, 1, 5, 17]);
         let layout = PoolLayout {
             rx_frames: RX_FRAMES,
             rx_ring: 64,
             tx_frames: random.one_of(&[64, 128]),
             tx_queues: 1,
             stacks: 2,
-            frame_buffers: random.one_of(&[1, 5, 17]),
+            frame_buffers,
+            tx_metadata: frame_buffers == 1 && random.chance(500),
         };
         let file = memfd_create("link", MemfdFlags::CLOEXEC).unwrap();
         ftruncate(&file, layout.memory_len() as u64).unwrap();
@@ -272,6 +287,7 @@ impl Run {
             begun: Vec::new(),
             on_their_way: VecDeque::new(),
             wire: Vec::new(),
+            unsummed: 0,
             incoming: VecDeque::new(),
         };
         let queue = Queue {
@@ -321,6 +337,8 @@ impl Run {
             let left =
                 Unfinished { checksum_from: 34, segment_len: SEGMENT as u16, headers_len: HEADERS as u16 };
             self.link.commit_unfinished(length, left);
+        } else if self.random.chance(300) {
+            self.link.commit_unfinished(length, UNSUMMED);
         } else {
             self.link.commit(length);
         }
@@ -409,6 +427,9 @@ impl Run {
         self.kernel.borrow_mut().complete(u64::MAX);
         self.look();
         assert_eq!(self.arrived, self.sent);
+        let unsummed = self.kernel.borrow().unsummed;
+        assert_eq!(unsummed, self.link.counters().sent_unsummed);
+        assert!(self.link.layout.tx_metadata || unsummed == 0);
         self.link.reap();
         assert!((0..self.link.layout.tx_frames).all(|frame| self.link.is_free(frame)), "all places are free");
         while self.link.occupancy().received > 0 {

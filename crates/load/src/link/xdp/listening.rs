@@ -3,11 +3,10 @@
 use std::net::SocketAddr;
 
 use overfly_engine::{Config, Engine};
-use overfly_link::Link;
 use overfly_link::xdp::XdpLink;
 use overfly_steer::{Attachment, Options, Protocol};
 
-use super::{attach, boot_key, config_of, interface_to, no_interface, receive_beside, uptime_ns};
+use super::{attach, config_of, interface_to, no_interface, receive_beside, uptime_ns};
 use crate::error::Error;
 use crate::link::{AnyLink, AnyStack, Ports, Stack};
 
@@ -75,14 +74,10 @@ pub(crate) fn listen(listening: &Listening<'_>) -> Result<(Vec<AnyStack>, Attach
         let wire = XdpLink::open(sockets).map_err(|error| refused(error.into()))?;
         let flows = listening.connections as u32;
         let config = Config {
-            mtu: interface.mtu,
-            partial_checksums: interface.partial_checksums,
-            segment_offload: wire.segment_offload(),
             // Those in TIME-WAIT have a place of their own.
             max_flows: 2 * flows,
             max_time_wait: flows,
-            hash_key: boot_key(),
-            ..config_of(interface.mac, own)
+            ..config_of(&interface, &wire, own)
         };
         let engine = Engine::new((listening.configure)(config))
             .map_err(|error| Error::machine(format!("the stack of {name}"), error))?;
