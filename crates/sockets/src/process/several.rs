@@ -82,6 +82,8 @@ impl Process {
             self.pump();
         }
         self.leave_refusal(id);
+        // Those who have it by a fork leave it to the kernel as well.
+        self.changes_datagram(id);
         if self.withdraw_datagram(id) == Placed::No {
             leave_to_kernel(self, id);
         }

@@ -1,6 +1,6 @@
 //! Sequences about exec and about descriptors that are passed on, which differed once and must not again, as in [`super::found`].
 
-pub(crate) const PASSED: [(&str, &str); 34] = [
+pub(crate) const PASSED: [(&str, &str); 35] = [
     (
         "seed 80001145: what is refused is so for the next image, too",
         "v4\n\
@@ -534,5 +534,17 @@ pub(crate) const PASSED: [(&str, &str); 34] = [
          L recv a 1 d\n\
          L send a 7 d\n\
          R recv a 10 d",
+    ),
+    (
+        "seed 1000100431: a UDP socket that was passed on is the kernel's for a child that has it by a fork, too, which hears its errors",
+        "v6\n\
+         L dgram a n\n\
+         L fork\n\
+         L give a\n\
+         C take c\n\
+         C sendto c 9 100 d\n\
+         L connect a 5\n\
+         L sendto a 5 100 -\n\
+         C recvfrom c 2000 p",
     ),
 ];
