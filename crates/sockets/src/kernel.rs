@@ -2,6 +2,7 @@
 
 mod connection;
 mod ports;
+mod refusal;
 
 use core::net::{IpAddr, SocketAddr};
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -18,6 +19,7 @@ pub(crate) use self::connection::{
     set_untold, tell_connect,
 };
 pub(crate) use self::ports::{bind_any_port, has_port_range, reserve_port};
+pub(crate) use self::refusal::refuse;
 use crate::options::{self, Backing, Fresh, Listener};
 use crate::socket::Later;
 

@@ -16,6 +16,7 @@ pub(crate) fn before_exec() {
     let mut runs = false;
     contexts::each(|process| {
         process.claim_inherited();
+        process.leave_refusals();
         let listeners: Vec<_> = process.stack.listeners().collect();
         for &id in &listeners {
             process.restore_blocking(id, process.stack.socket(id).descriptor);

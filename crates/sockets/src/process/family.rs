@@ -22,7 +22,7 @@ use super::contexts::at;
 use super::elsewhere::Elsewhere;
 use super::ended::{Closed, Ended};
 use super::several::Waiting;
-use crate::interest::SetId;
+use crate::interest::{NONE, SetId};
 use crate::kernel::{self, now};
 use crate::numbers;
 use crate::socket::{SocketId, SocketState, canonical};
@@ -219,6 +219,10 @@ impl Process {
             }
         }
         if self.stack.is_over(id) {
+            // A set reports it for as long as the child has it open: the kernel's.
+            if self.stack.socket(id).interests != NONE && self.hand_over(id).is_ok() {
+                return true;
+            }
             self.remember_end(id);
         }
         false

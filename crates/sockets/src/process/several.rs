@@ -19,8 +19,9 @@ use super::datagram::Placed;
 use super::family::{REQUEST_LEN, ends, request};
 use super::listening::leave_to_kernel;
 use crate::kernel;
+use crate::options::wants;
 use crate::socket::SocketId;
-use crate::stack::Record;
+use crate::stack::{Datagrams, Record};
 use crate::table::{self, Entry};
 use crate::told;
 use core::net::SocketAddr;
@@ -77,8 +78,46 @@ impl Process {
 
     /// A UDP socket is about to be another process's as well.
     pub(super) fn pass_datagram_on(&mut self, id: SocketId) {
+        if self.stack.is_running() {
+            self.pump();
+        }
+        self.leave_refusal(id);
+        // Those who have it by a fork leave it to the kernel as well.
+        self.changes_datagram(id);
         if self.withdraw_datagram(id) == Placed::No {
             leave_to_kernel(self, id);
+        }
+    }
+
+    /// That its peer has refused something the kernel's UDP socket tells from now on: whoever will have it asks that. Other errors stay here,
+    /// one that several processes know of already, and an error queue.
+    #[cold]
+    fn leave_refusal(&mut self, id: SocketId) {
+        let socket = self.stack.socket(id);
+        let refused = socket.pending_error() == Some(Errno::CONNREFUSED) && !socket.write_shut;
+        let (descriptor, of_several) = (socket.descriptor, socket.error_of_several.is_some());
+        let queues = |part: &Datagrams| part.wants & (wants::ERRORS | wants::ERRORS_6) != 0;
+        if refused
+            && !of_several
+            && !self.stack.datagrams(id).is_none_or(queues)
+            && kernel::refuse(descriptor)
+        {
+            self.stack.take_error(id);
+        }
+    }
+
+    /// As [`Process::leave_refusal`], of all that the next image will have.
+    pub(super) fn leave_refusals(&mut self) {
+        if self.stack.is_running() {
+            self.pump();
+        }
+        for id in self.stack.all_datagram_sockets() {
+            let stays = |descriptor| {
+                table::lookup(descriptor) == Entry::Socket(id) && !kernel::is_close_on_exec(descriptor)
+            };
+            if self.stack.socket(id).pending_error().is_some() && (0..table::length()).any(stays) {
+                self.leave_refusal(id);
+            }
         }
     }
 

@@ -152,6 +152,9 @@ const LONGER_LATER: &str = "a datagram that is longer than a frame comes by the 
 const OWN_DATAGRAMS: &str = "of a UDP socket that several processes have by a fork, and that none had used before, each has a part of the peers: what came \
      to one another one does not see";
 const GOES_TO_CHILD: &str = "what waits in a UDP socket at user level goes to the child that uses it first: the parent does not see it any more";
+const ERROR_OF_OTHERS: &str = "of a UDP socket that several processes have by a fork, and that one of them connects, the ICMP error of what is sent then is lost if \
+     another one has used it before: it comes to the stack of that one, which has not heard yet that it is connected";
+const FOREIGN_DATA: &str = "an epoll set that was passed on (SCM_RIGHTS) says of listeners and UDP sockets that were in it at user level data of the library's own";
 const LOST_AT_EXEC: &str = "what waits in a UDP socket at user level when its process calls exec is lost: the kernel's queue cannot be given it";
 
 const REFUSED_BEFORE: &str = "that a connect() was refused, which AF_UNSPEC has ended since, is not told any more once the socket is passed on (SCM_RIGHTS)";
@@ -179,7 +182,7 @@ const fn within_host(
     Known { place: Some(Place::Host), ..known(step, told, after, reason) }
 }
 
-pub(crate) static KNOWN: [Known; 204] = [
+pub(crate) static KNOWN: [Known; 212] = [
     known(
         "* bind *",
         ("0", "EINVAL"),
@@ -328,6 +331,24 @@ pub(crate) static KNOWN: [Known; 204] = [
     known("* get * queued", ("#", "0"), &["L dgram *", "L exec"], LOST_AT_EXEC),
     known("* wait *", ("1 *:IN", "0"), &["L dgram *", "L exec"], LOST_AT_EXEC),
     known("L re* *", ("#*", "waits"), &["L dgram *", "R *send* *", "L fork", "C *"], GOES_TO_CHILD),
+    known("M re* *", ("#*", "waits"), &["L dgram *", "R *send* *", "L fork", "C *"], GOES_TO_CHILD),
+    known("L poll *", ("1 IN*", "0 -*"), &["L dgram *", "R *send* *", "L fork", "C *"], GOES_TO_CHILD),
+    known(
+        "L poll2 *",
+        ("2 NVAL IN*", "1 NVAL -*"),
+        &["L dgram *", "R *send* *", "L fork", "C *"],
+        GOES_TO_CHILD,
+    ),
+    known(
+        "* re* *",
+        ("ECONNREFUSED", "EAGAIN"),
+        &["L dgram *", "L fork", "* send* *", "C connect *", "C send* *"],
+        ERROR_OF_OTHERS,
+    ),
+    known("* wait *", ("1 *:IN*", "1 IN*"), &["* ctl * add *", "* give *", "* take *"], FOREIGN_DATA),
+    known("*", ("*", "*select *has waited: EBADF*"), &["* select *", "* leave *"], CLOSED_UNDER_A_CALL),
+    known("* poll2 *", ("0 - -*", "2 OUT OUT*"), &["* fork", "* fill *", "@ *"], ANOTHER_QUEUE),
+    within_host("* writev *", ("EPIPE", "ECONNRESET"), FORK_CLOSED_AND_SHUT, ONE_END),
     known("* sendmmsg *", ("1 #", "2 # #"), NONE, SENT_BEFORE),
     known("* sendmmsg *", ("1 #; *poll* has waited: *", "2 # #; *poll* has waited: *"), NONE, SENT_BEFORE),
     known("* sendmmsg *", ("1 # SIGPIPE", "2 # #"), &["* hear"], SENT_BEFORE),

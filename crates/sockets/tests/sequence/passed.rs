@@ -1,6 +1,6 @@
 //! Sequences about exec and about descriptors that are passed on, which differed once and must not again, as in [`super::found`].
 
-pub(crate) const PASSED: [(&str, &str); 32] = [
+pub(crate) const PASSED: [(&str, &str); 35] = [
     (
         "seed 80001145: what is refused is so for the next image, too",
         "v4\n\
@@ -503,5 +503,48 @@ pub(crate) const PASSED: [(&str, &str); 32] = [
          C recv a 50 d\n\
          L recv a 20 d\n\
          C recv a 100 d",
+    ),
+    (
+        "seed 1000082751: the next image hears that the peer has refused what the one before sent by UDP, and so does who is given the socket",
+        "v4\n\
+         L dgram a b\n\
+         L connect a 5\n\
+         L sendto a 5 100 d\n\
+         L exec\n\
+         L give a\n\
+         L take b\n\
+         L poll b R 0\n\
+         L get a error\n\
+         L sendto b 5 100 d",
+    ),
+    (
+        "an epoll set of the next image does, too, and the socket is connected as it was",
+        "v6\n\
+         L dgram a b\n\
+         L connect a 5\n\
+         L sendto a 5 100 d\n\
+         L exec\n\
+         L epoll e\n\
+         L ctl e add a I\n\
+         L wait e 0\n\
+         L get a peer\n\
+         L get a name\n\
+         R dgram a b\n\
+         R bind a 5\n\
+         L recv a 1 d\n\
+         L send a 7 d\n\
+         R recv a 10 d",
+    ),
+    (
+        "seed 1000100431: a UDP socket that was passed on is the kernel's for a child that has it by a fork, too, which hears its errors",
+        "v6\n\
+         L dgram a n\n\
+         L fork\n\
+         L give a\n\
+         C take c\n\
+         C sendto c 9 100 d\n\
+         L connect a 5\n\
+         L sendto a 5 100 -\n\
+         C recvfrom c 2000 p",
     ),
 ];

@@ -1,6 +1,6 @@
 //! Sequences about calls that wait, which differed once and must not again, as in [`super::found`].
 
-pub(crate) const WAITS: [(&str, &str); 37] = [
+pub(crate) const WAITS: [(&str, &str); 38] = [
     (
         "seed 40009005: who peeks for all of it does so also when the connection is handed over and the descriptor closed",
         "v4\n\
@@ -526,5 +526,25 @@ pub(crate) const WAITS: [(&str, &str); 37] = [
          M recv a 5 -\n\
          L nonblock a 1\n\
          L kick M i",
+    ),
+    (
+        "seed 1000104327: a set goes on reporting a connection that is over and that a child has, also if its own process closes it",
+        "v4\n\
+         L socket a b\n\
+         L bind a 0\n\
+         L listen a 8\n\
+         L poll a I 0\n\
+         R socket a b\n\
+         R connect a 0\n\
+         L accept a b n\n\
+         L epoll c\n\
+         L ctl c add b IOR\n\
+         L fork\n\
+         R unconnect a\n\
+         L close b\n\
+         L wait c 0\n\
+         C recv b 10 d\n\
+         C recv b 10 d\n\
+         L wait c 0",
     ),
 ];

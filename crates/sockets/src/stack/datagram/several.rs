@@ -10,7 +10,7 @@ use crate::told;
 use overfly_link::Link;
 
 impl<T: Link> Stack<T> {
-    fn all_datagram_sockets(&self) -> Vec<SocketId> {
+    pub(crate) fn all_datagram_sockets(&self) -> Vec<SocketId> {
         self.sockets.ids().filter(|&id| self.sockets.at(id).state == SocketState::Datagram).collect()
     }
 
