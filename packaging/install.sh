@@ -56,6 +56,15 @@ case "${1:-}" in
         for folder in servers decisions; do
             install -D -m 644 -t "$root/share/doc/overfly/docs/$folder" "docs/$folder"/*.md
         done
+        # Plans for the bench, and what they serve and ask for, each beside the other as in the source tree.
+        install -D -m 644 -t "$root/share/overfly/cookbooks" cookbooks/*
+        for folder in astf local netty nginx redis unbound; do
+            for file in $(cd workloads && find "$folder" -type f -not -path '*/__pycache__/*' -not -path '*/target/*' | sort); do
+                mode=644
+                [ -x "workloads/$file" ] && mode=755
+                install -D -m $mode "workloads/$file" "$root/share/overfly/workloads/$file"
+            done
+        done
         install -d -m 755 "$units" "$manuals"
         for unit in packaging/*.service; do
             sed "s|@PREFIX@|$prefix|g" "$unit" > "$units/${unit##*/}"

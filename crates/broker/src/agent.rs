@@ -120,12 +120,21 @@ pub fn answer(socket: impl AsFd, found: Result<Option<&str>, &str>) {
 /// # Errors
 /// [`Error::Refused`] with the agent's reason; [`Error::Gone`] if nobody listens there, [`Error::Protocol`].
 pub fn seek(path: &Path, interface: &str) -> Result<Option<String>, Error> {
-    let address = SocketAddrUnix::new(path).map_err(|_| Error::Address)?;
+    let address = SocketAddrUnix::new(path).map_err(|_| no_address(path))?;
     let question = Seek::new(interface).ok_or(Error::Protocol("no interface has such a name"))?;
     let socket = dial_address(&address, PATIENCE, false)?;
     // Who is refused at once may not be able to say it any more, and can hear why.
     let _ = tell(socket.as_fd(), question.as_bytes());
     hear_with_descriptors(socket.as_fd(), RecvFlags::empty(), Found::parse).map(|(found, _)| found)
+}
+
+/// That no socket can be at `path`.
+pub(crate) fn no_address(path: &Path) -> Error {
+    Error::Agent(format!(
+        "no socket can be at {}: its path must be 108 bytes at most, and this one has {}",
+        path.display(),
+        path.as_os_str().len()
+    ))
 }
 
 #[cfg(test)]

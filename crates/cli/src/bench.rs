@@ -17,7 +17,8 @@ use signal_hook::consts::{SIGINT, SIGTERM};
 /// exit status is 1 if a run or a request failed, or a figure is not what the plan's rules require.
 #[derive(Debug, clap::Args)]
 pub(crate) struct Arguments {
-    /// What to measure; cookbooks/README.md documents the format
+    /// What to measure; what is not there is looked for where Overfly is installed (share/overfly, with cookbooks/README.md, which
+    /// documents the format)
     plan: PathBuf,
     /// Folder for the results [default: results/NAME, NAME being that of the plan]
     #[arg(long, value_name = "FOLDER")]
@@ -69,9 +70,16 @@ pub(crate) fn bench(arguments: &Arguments) -> ExitCode {
     }
 }
 
+/// Where the plan is: as it was named, or so in the installation.
+fn place_of(plan: &Path) -> PathBuf {
+    let installed =
+        || crate::run::installed(Path::new("share/overfly").join(plan)).filter(|its| its.exists());
+    if plan.exists() { None } else { installed() }.unwrap_or_else(|| plan.to_owned())
+}
+
 /// The report, and the folder that it was written to.
 fn measure(arguments: &Arguments) -> Result<(Report, PathBuf), overfly_bench::Error> {
-    let plan = Plan::read(&arguments.plan)?;
+    let plan = Plan::read(&place_of(&arguments.plan))?;
     let plan = match (arguments.smoke, arguments.quick) {
         (true, _) => plan.smoke(),
         (_, true) => plan.quick(),

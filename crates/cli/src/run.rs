@@ -180,12 +180,17 @@ fn executable_folder() -> Option<PathBuf> {
     Some(std::env::current_exe().ok()?.parent()?.to_owned())
 }
 
+/// A file of the installation that this command may be part of: `bin`'s neighbour.
+pub(crate) fn installed(place: impl AsRef<Path>) -> Option<PathBuf> {
+    Some(executable_folder()?.parent()?.join(place))
+}
+
 /// The library to preload: beside this command, or where an installation puts it.
 pub(crate) fn library() -> Result<PathBuf, String> {
     let folder = executable_folder().ok_or("the path of this command is not known")?;
-    ["liboverfly.so", "../lib/overfly/liboverfly.so"]
+    [Some(folder.join("liboverfly.so")), installed("lib/overfly/liboverfly.so")]
         .into_iter()
-        .map(|place| folder.join(place))
+        .flatten()
         .find(|path| path.is_file())
         .ok_or_else(|| format!("liboverfly.so is not in {} (build it with `make build`)", folder.display()))
 }

@@ -300,8 +300,9 @@ pub fn known(folders: &[PathBuf]) -> Vec<(String, String)> {
 pub fn folders() -> Vec<PathBuf> {
     let home = std::env::var_os("HOME").map(|home| Path::new(&home).join(".config/overfly/profiles"));
     let executable = std::env::current_exe().ok().and_then(|path| Some(path.parent()?.to_owned()));
-    let beside =
-        ["profiles", "../share/overfly/profiles"].map(|place| Some(executable.as_ref()?.join(place)));
+    let installed =
+        executable.as_ref().and_then(|folder| Some(folder.parent()?.join("share/overfly/profiles")));
+    let beside = [executable.map(|folder| folder.join("profiles")), installed];
     home.into_iter()
         .chain(beside.into_iter().flatten())
         .chain([PathBuf::from("/usr/share/overfly/profiles")])

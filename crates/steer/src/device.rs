@@ -5,6 +5,7 @@
 //! thread.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use overfly_broker::Deferral;
@@ -73,8 +74,14 @@ pub(crate) fn queues_of(interface: &str, link: &Link) -> Result<(u32, u32), Erro
     }
 }
 
+/// Whether this process has CAP_NET_ADMIN as the kernel asks for it: in another user namespace than the machine's (unshare -U) nobody has.
 fn may_attach() -> bool {
-    capabilities(None).is_ok_and(|sets| sets.effective.contains(CapabilitySet::NET_ADMIN))
+    /// The number of the machine's own user namespace: PROC_USER_INIT_INO of include/linux/proc_ns.h.
+    const MACHINES: u64 = 0xEFFF_FFFD;
+    // Without /proc it is not known: as if it were that one.
+    let users = fs::metadata("/proc/self/ns/user").map_or(MACHINES, |its| its.ino());
+    users == MACHINES
+        && capabilities(None).is_ok_and(|sets| sets.effective.contains(CapabilitySet::NET_ADMIN))
 }
 
 /// The settings that make busy polling worth it.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, TcpStream, UdpSocket};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 use overfly_lab::{CLIENT, CLIENT_V6, INTERFACE, Lab, SERVER, SERVER_V6};
@@ -11,6 +12,8 @@ use overfly_steer::{Attachment, Error, Options, Protocol, ReceiveOffload};
 use overfly_wire::{FrameSink, MacAddr, ethernet, ipv4, tcp};
 use rustix::thread::CapabilitySet;
 
+/// Set for whoever is started by a test.
+const ROLE: &str = "OVERFLY_TEST_ROLE";
 const HTTP: SocketAddrV4 = SocketAddrV4::new(SERVER, 8080);
 
 /// Starts a kernel connection that nobody here answers.
@@ -249,6 +252,14 @@ fn what_cannot_be_attached_says_what_to_do() {
     assert!(error.to_string().contains("try again with sudo"), "{error}");
 }
 
+/// What the test below starts in a user namespace of its own.
+#[test]
+fn root_of_another_user_namespace() {
+    if std::env::var_os(ROLE).is_some() {
+        println!("{}", Attachment::attach(INTERFACE, Options::default()).unwrap_err());
+    }
+}
+
 /// A device of several queues may use fewer than its driver has: no number is as good as another.
 #[test]
 fn without_the_right_to_read_how_many_queues_are_in_use_that_is_said() {
@@ -276,6 +287,15 @@ fn without_the_right_to_read_how_many_queues_are_in_use_that_is_said() {
         error.to_string().contains("try again with sudo") && !error.to_string().contains("/sys"),
         "{error}"
     );
+    // Nor is root of a user namespace, whose privileges are none over this network.
+    let output = lab.server.within(|| {
+        let mut command = Command::new("unshare");
+        command.arg("-Ur").arg(std::env::current_exe().unwrap());
+        command.args(["--exact", "root_of_another_user_namespace", "--nocapture"]);
+        command.env(ROLE, "1").output().unwrap()
+    });
+    let said = String::from_utf8(output.stdout).unwrap();
+    assert!(said.contains("try again with sudo") && !said.contains("/sys"), "{said}");
     // One queue each way is all that there can be.
     without_mounts(&Lab::new(1)).unwrap();
 }

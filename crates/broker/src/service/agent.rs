@@ -21,6 +21,7 @@ use super::acceptor::raise_descriptor_limit;
 use super::admission::Applicant;
 use super::observers::Peer;
 use super::ready::is_readable;
+use crate::agent::no_address;
 use crate::{Error, peer_process};
 
 /// Connections that wait to be let in.
@@ -70,7 +71,7 @@ impl Agent {
             return refuse("an agent needs Linux 6.5, which says which process asks".to_owned());
         }
         raise_descriptor_limit();
-        let address = |path: &Path| SocketAddrUnix::new(path).map_err(asking);
+        let address = |path: &Path| SocketAddrUnix::new(path).map_err(|_| no_address(path));
         match std::fs::symlink_metadata(path) {
             Ok(there) if !there.file_type().is_socket() => {
                 return refuse(format!("{} is there and no socket", path.display()));
@@ -208,7 +209,11 @@ mod tests {
             Folder::new(std::env::temp_dir().join(format!("overfly-agent-place-{}", std::process::id())));
         let file = PathBuf::from(folder.path("file"));
         std::fs::write(&file, "").unwrap();
-        for (path, why) in [(file.clone(), "no socket"), (file.join("agent.sock"), "can be made at")] {
+        let long = PathBuf::from(folder.path(&"x".repeat(109)));
+        let limit = "108 bytes at most";
+        for (path, why) in
+            [(file.clone(), "no socket"), (file.join("agent.sock"), "can be made at"), (long, limit)]
+        {
             let said = Agent::listen(&path).expect_err("nothing can be there").to_string();
             assert!(said.contains(why) && said.contains(path.to_str().unwrap()), "{said}");
         }

@@ -107,12 +107,26 @@ pub(super) fn serve(path: &Path, policy: &PolicyFile, in_force: &InForce) -> Res
     say(Level::Info, format_args!("containers are served at {}", path.display()));
     notify("READY=1\nSTATUS=Serves no container");
     while !node.turn(&stop) {}
-    say(
-        Level::Notice,
-        format_args!("the agent was told to stop: the brokers of {} go on", node.containers()),
-    );
+    say(Level::Notice, format_args!("the agent was told to stop{}", going_on(node.pods.len())));
     notify("STOPPING=1");
     Ok(())
+}
+
+fn containers(number: usize) -> String {
+    match number {
+        0 => "no container".to_owned(),
+        1 => "one container".to_owned(),
+        several => format!("{several} containers"),
+    }
+}
+
+/// What becomes of the brokers, if there are any.
+fn going_on(number: usize) -> String {
+    match number {
+        0 => String::new(),
+        1 => ": the broker of one container goes on".to_owned(),
+        several => format!(": the brokers of {} go on", containers(several)),
+    }
 }
 
 impl Node {
@@ -149,11 +163,7 @@ impl Node {
     }
 
     fn containers(&self) -> String {
-        match self.pods.len() {
-            0 => "no container".to_owned(),
-            1 => "one container".to_owned(),
-            several => format!("{several} containers"),
-        }
+        containers(self.pods.len())
     }
 
     /// What is ready: to stop, who waits at the door, who has said something, which brokers have, and which have ended.

@@ -57,6 +57,7 @@ impl AgentSocket {
             Err(Error::Forbidden { operation: "connect", errno: Errno::ACCESS }) => AgentAnswer::No(format!(
                 "this user may not reach the agent's socket: `namei -l {path}` shows which folder it may not search (chmod a+x), or that it may not write the socket (chmod a+rw)"
             )),
+            Err(error @ Error::Agent(_)) => AgentAnswer::No(format!("OVERFLY_AGENT: {error}")),
             Err(error) => no(error),
         }
     }
@@ -65,6 +66,16 @@ impl AgentSocket {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_path_that_no_socket_can_have_is_said_to_be_that() {
+        let socket = AgentSocket { path: format!("/{}", "x".repeat(108)).into(), is_named: true };
+        let AgentAnswer::No(said) = socket.ask("eth0") else { panic!("it was served") };
+        assert!(
+            said.contains("108 bytes at most, and this one has 109") && !said.contains("BROKER"),
+            "{said}"
+        );
+    }
 
     #[test]
     fn a_folder_that_a_user_may_not_search_is_no_module_of_the_kernels() {

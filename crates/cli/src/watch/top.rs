@@ -51,8 +51,9 @@ pub(crate) fn top(arguments: &Arguments) -> ExitCode {
                 }
             }
             Err(error) => {
+                let status = if error.is_usage() { 2 } else { 1 };
                 complain(error);
-                ExitCode::from(2)
+                ExitCode::from(status)
             }
         };
     }

@@ -1,7 +1,7 @@
 //! `scripts/install.sh`, with an apt-get that installs nothing; `make install` into a folder.
 
 use std::fs;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
 use std::process::Command;
 
@@ -109,6 +109,9 @@ fn what_is_installed_runs_from_there_and_is_taken_away_whole() {
         "share/fish/vendor_completions.d/overfly.fish",
         "share/man/man1/overfly-broker.1",
         "share/man/man1/overfly.1",
+        "share/overfly/cookbooks/README.md",
+        "share/overfly/cookbooks/plan.schema.json",
+        "share/overfly/cookbooks/quickstart.toml",
         "share/overfly/profiles/latency.opf",
         "share/overfly/python/overfly/__init__.py",
         "share/zsh/site-functions/_overfly",
@@ -126,10 +129,43 @@ fn what_is_installed_runs_from_there_and_is_taken_away_whole() {
     };
     let diagnosis: serde_json::Value = serde_json::from_str(&output(&["doctor", "--json"])).unwrap();
     assert_eq!(diagnosis["machine"][0]["state"], "good", "the library is found: {diagnosis}");
-    assert!(output(&["profile", "list"]).contains("share/overfly/profiles/latency.opf"));
+    let profiles = output(&["profile", "list"]);
+    assert!(
+        profiles.contains(&format!("{}/share/overfly/profiles/latency.opf", root.display())),
+        "{profiles}"
+    );
+    plans_have_what_they_name(&root.join("share/overfly/cookbooks"));
+
+    // The manual page's plans are found from anywhere, by the name that it has them under.
+    fs::write(root.join("share/overfly/cookbooks/wrong.toml"), "nonsense = 1\n").unwrap();
+    let mut bench = Command::new(root.join("bin/overfly"));
+    let output = bench.args(["bench", "cookbooks/wrong.toml"]).current_dir(build.path()).output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(said.contains(&format!("{}/share/overfly/cookbooks/wrong.toml", root.display())), "{said}");
 
     make(&["uninstall"], build.path(), destination.path());
     assert_eq!(files(destination.path()), ["neighbour"]);
+}
+
+/// What plans name relative to themselves is there, and can be run if it can in the source tree.
+fn plans_have_what_they_name(cookbooks: &Path) {
+    let mut named = 0;
+    for plan in files(cookbooks).iter().filter(|name| name.ends_with(".toml")) {
+        let text = fs::read_to_string(cookbooks.join(plan)).unwrap();
+        for place in
+            text.split('"').filter_map(|word| word.strip_prefix("../").or(word.strip_prefix("@PLAN@/../")))
+        {
+            let mode = |root: &Path| {
+                let its =
+                    fs::metadata(root.join(place)).unwrap_or_else(|error| panic!("{plan}: {place}: {error}"));
+                its.permissions().mode() & 0o111
+            };
+            let source = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
+            assert_eq!(mode(cookbooks.parent().unwrap()) != 0, mode(source) != 0, "{plan}: {place}");
+            named += 1;
+        }
+    }
+    assert!(named > 10, "{named}");
 }
 
 /// What systemd itself says of the units; `systemd-analyze` is of systemd, which Debian's smallest images lack. `make packages-test` starts them.
@@ -139,6 +175,8 @@ fn systemd_takes_the_units_and_finds_them_sandboxed() {
     for name in ["overfly-broker@.service", "overfly-agent.service"] {
         let unit = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../packaging")).join(name);
         let unit = fs::read_to_string(unit).unwrap();
+        // Of wrong options and wrong policies: `a_brokers_wrong_options_are_no_failures_to_begin`.
+        assert!(unit.contains("\nRestartPreventExitStatus=2\n"), "{unit}");
         let path = folder.path().join(name);
         fs::write(&path, unit.replace("@PREFIX@/bin/overfly", "/bin/true")).unwrap();
         let analyze = |words: &[&str]| {

@@ -341,6 +341,8 @@ fn a_brokers_wrong_options_are_no_failures_to_begin() {
         let words = ["lo is not served", wrong, "expected ADDRESS:PORT to listen on"];
         assert_refused(&mut broker(&["--metrics", wrong]), 2, &words);
     }
+    // Which an interface may get later on.
+    assert_refused(&mut broker(&["--metrics", "192.0.2.1:9100"]), 1, &["none of this network namespace's"]);
     let folder = tempfile::tempdir().unwrap();
     let policy = folder.path().join("broker.toml");
     fs::write(&policy, "[[rule]]\nusers = [1]\nstack = 1\n").unwrap();

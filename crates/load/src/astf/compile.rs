@@ -77,11 +77,13 @@ pub(crate) fn compile(source: &Source) -> Result<Compiled, Error> {
 /// Where the Python package is: beside the installation, or in the checkout that this was built in.
 fn package(given: Option<&Path>) -> Result<PathBuf, Error> {
     let folder = std::env::current_exe().ok().and_then(|path| Some(path.parent()?.to_owned()));
-    let beside = ["../share/overfly/python", "../lib/overfly/python", "../../python", "../../../python"];
+    // So many folders up, and what is there.
+    let beside = [(1, "share/overfly/python"), (1, "lib/overfly/python"), (2, "python"), (3, "python")];
     let places = given.map(Path::to_owned).into_iter().chain(
         folder
             .into_iter()
-            .flat_map(|folder| beside.map(|place| folder.join(place)))
+            .flat_map(|folder| beside.map(|(up, place)| Some(folder.ancestors().nth(up)?.join(place))))
+            .flatten()
             .chain([
                 Path::new(env!("CARGO_MANIFEST_DIR")).join("../../python"),
                 "/usr/share/overfly/python".into(),

@@ -5,7 +5,7 @@
 
 use std::fmt::{self, Write as _};
 use std::io::{self, Read, Write as _};
-use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -101,13 +101,16 @@ impl Page {
     /// # Errors
     /// That it cannot listen there.
     pub fn serve(address: &str, text: impl Fn() -> String + Send + 'static) -> Result<Page, Error> {
-        let listener = TcpListener::bind(address).map_err(|error| {
+        let places = address.to_socket_addrs().map_err(|error| {
             Error::usage(
                 "--metrics",
                 address,
                 format!("ADDRESS:PORT to listen on, such as 127.0.0.1:9100 ({error})"),
             )
         })?;
+        let places: Vec<SocketAddr> = places.collect();
+        let listener = TcpListener::bind(&places[..])
+            .map_err(|error| Error::machine(format!("--metrics {address}"), refused(&error)))?;
         let listener = Arc::new(listener);
         let theirs = listener.clone();
         let thread = std::thread::Builder::new()
@@ -124,6 +127,21 @@ impl Page {
     pub fn address(&self) -> io::Result<SocketAddr> {
         self.listener.local_addr()
     }
+}
+
+/// Why nobody can listen there, and what to do.
+fn refused(error: &io::Error) -> String {
+    let what = match error.kind() {
+        io::ErrorKind::AddrNotAvailable => {
+            "the address is none of this network namespace's; `ip address` shows them, and 0.0.0.0 is all of them"
+        }
+        io::ErrorKind::AddrInUse => {
+            "another program listens there, which `ss -ltnp` names: end it, or take another port"
+        }
+        io::ErrorKind::PermissionDenied => "this port is root's: take one from 1024 on",
+        _ => "nobody can listen there",
+    };
+    format!("{what} ({error})")
 }
 
 impl Drop for Page {
@@ -338,8 +356,26 @@ mod tests {
         let metrics = Metrics::serve("127.0.0.1:0", "http://a", "xdp").unwrap();
         let address = metrics.address().unwrap();
         let error = Metrics::serve(&address.to_string(), "http://a", "xdp").unwrap_err();
-        assert!(error.is_usage() && error.to_string().starts_with("--metrics 127.0.0.1:"), "{error}");
+        let said = error.to_string();
+        assert!(
+            said.starts_with("--metrics 127.0.0.1:") && said.contains("another program listens"),
+            "{said}"
+        );
         drop(metrics);
         assert!(TcpStream::connect(address).is_err());
+    }
+
+    #[test]
+    fn an_address_of_another_machine_is_said_to_be_that() {
+        // TEST-NET-1 (RFC 5737) is nobody's.
+        let error = Metrics::serve("192.0.2.1:9100", "http://a", "xdp").unwrap_err();
+        let said = error.to_string();
+        assert!(
+            said.contains("none of this network namespace's") && !said.contains("ADDRESS:PORT"),
+            "{said}"
+        );
+        assert!(!error.is_usage(), "it may come to be this machine's: {said}");
+        let error = Metrics::serve("192.0.2.1", "http://a", "xdp").unwrap_err();
+        assert!(error.is_usage() && error.to_string().contains("expected ADDRESS:PORT"), "{error}");
     }
 }
