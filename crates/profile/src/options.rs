@@ -283,6 +283,7 @@ options! {
         udp: "EF_UDP" = 1, [0..=1], "1: UDP sockets are accelerated; 0: they are the kernel's";
         udp_recv_spin: "EF_UDP_RECV_SPIN" = 0, [0..=1], "1: a read from a UDP socket spins for EF_POLL_USEC before it sleeps";
         ul_epoll: "EF_UL_EPOLL" = 1, [0..=3], "0: epoll sets are the kernel's, and so are sockets that are put into one before they are connected; 1, 2, 3: the user-level epoll";
+        uploads_to_kernel: "EF_UPLOADS_TO_KERNEL" = 0, [0..=1048576], "megabytes that a connection receives in packets of several segments (EF_RECEIVE_OFFLOAD=2) while it sends no more than a 256th of that: then the kernel goes on with it, for good; 0: never";
         use_huge_pages: "EF_USE_HUGE_PAGES" = 1, [0..=2], "packet buffers in huge pages. 0: no; 1: where the machine has some set aside, or can put some together; 2: of those set aside, or not at all";
     }
     texts {

@@ -12,7 +12,7 @@ use overfly_wire::{Promised, Promises};
 use rustix::io::Errno;
 
 use crate::interest::{NONE, bits};
-use crate::socket::{Side, SocketId, SocketState};
+use crate::socket::{Side, SocketId, SocketState, TOGETHER};
 use crate::socket_table::{AfterCallback, SocketTable};
 
 /// Payload of fewer bytes is copied into its frame: that costs no more than two more pieces of it.
@@ -28,6 +28,31 @@ pub(crate) struct EngineOwner<'a> {
 }
 
 impl EngineOwner<'_> {
+    /// Whether the kernel could take a connection over, now or when it is accepted.
+    fn can_hand_over(&self, id: SocketId) -> bool {
+        let socket = self.sockets.at(id);
+        // What only a call that waits has still (its descriptor was closed) has nobody to hand it over to.
+        let is_held = socket.references == 0 && socket.holders > 0;
+        (self.sockets.can_hand_over || self.side == Side::Loopback)
+            && !(socket.is_orphan() || is_held || socket.stays || socket.is_shut_both_ways())
+    }
+
+    /// What a peer has sent together came together: the kernel goes on with a large upload, if it is to, from the next call on.
+    #[cold]
+    fn came_together(&mut self, id: SocketId, bytes: usize) {
+        let limit = self.sockets.upload_limit;
+        if limit == 0 || self.side == Side::Loopback || !self.can_hand_over(id) {
+            return;
+        }
+        let socket = self.sockets.at_mut(id);
+        let is_large = socket.upload.came(bytes, socket.sent_to, limit);
+        // One that waits for accept() has no descriptor yet: it asks when more comes.
+        if is_large && !socket.wants_kernel && !socket.queued {
+            socket.wants_kernel = true;
+            socket.upload.is_large = true;
+        }
+    }
+
     fn incoming(&mut self, flow: FlowId, listener: ListenerId) {
         let Self { side, now, .. } = *self;
         let sockets = &mut *self.sockets;
@@ -165,17 +190,16 @@ impl Owner for EngineOwner<'_> {
     }
 
     fn urgent(&mut self, flow: FlowId) -> bool {
-        let can = self.sockets.can_hand_over || self.side == Side::Loopback;
         let Some(id) = self.sockets.socket_of(self.side, flow) else { return false };
+        let can = self.can_hand_over(id);
         let socket = self.sockets.at_mut(id);
         // One that is shut both ways is reset by any data, which counts as come (tcp_urg() in net/ipv4/tcp_input.c).
         socket.urgent_unread |= socket.is_shut_both_ways();
-        // What only a call that waits has still (its descriptor was closed) has nobody to hand it over to.
-        let is_held = socket.references == 0 && socket.holders > 0;
-        if !can || socket.is_orphan() || is_held || socket.stays || socket.is_shut_both_ways() {
+        if !can {
             return false;
         }
         socket.wants_kernel = true;
+        socket.upload.is_large = false;
         // A connection that waits for accept() has no descriptor yet.
         let waits = socket.queued;
         self.sockets.promote(id);
@@ -202,6 +226,9 @@ impl Owner for EngineOwner<'_> {
             return REFUSED;
         }
         let waits = socket.queued;
+        if data.len() >= TOGETHER {
+            self.came_together(id, data.len());
+        }
         if !self.sockets.promote(id) && !waits {
             self.sockets.wake(id, bits::IN | bits::RDNORM);
         }
@@ -269,5 +296,122 @@ fn unreachable(why: Unreachable, remote: SocketAddr) -> Errno {
         Unreachable::Host | Unreachable::Prohibited | Unreachable::Expired => Errno::HOSTUNREACH,
         Unreachable::Header => Errno::PROTO,
         Unreachable::TooBig(_) => Errno::MSGSIZE,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LIMIT: u64 = 1 << 20;
+    const FLOW: FlowId = FlowId::at(3);
+
+    /// One connection, which the kernel may have when it has taken an upload of [`LIMIT`].
+    fn one() -> (SocketTable, SocketId) {
+        let mut sockets = SocketTable::new();
+        sockets.can_hand_over = true;
+        sockets.upload_limit = LIMIT;
+        let id = sockets.open().unwrap();
+        sockets.bind_flow(Side::Network, FLOW, id);
+        let socket = sockets.at_mut(id);
+        socket.state = SocketState::Connected;
+        socket.references = 1;
+        (sockets, id)
+    }
+
+    /// So many bytes come, in packets of that size; whether the connection wants the kernel then.
+    fn comes(sockets: &mut SocketTable, id: SocketId, bytes: u64, size: usize) -> bool {
+        let data = vec![0; size];
+        let side = sockets.at(id).side;
+        for _ in 0..bytes / size as u64 {
+            let mut owner = EngineOwner { sockets, side, now: Instant::from_micros(0) };
+            assert_eq!(owner.deliver(FLOW, &data), 0);
+            sockets.at_mut(id).receive.recycle();
+        }
+        let socket = sockets.at(id);
+        assert!(!socket.upload.is_large || socket.wants_kernel);
+        socket.upload.is_large
+    }
+
+    fn sends(sockets: &mut SocketTable, id: SocketId, bytes: u64) {
+        sockets.at_mut(id).sent_to += bytes;
+    }
+
+    #[test]
+    fn a_large_upload_of_packets_of_several_segments_wants_the_kernel() {
+        for size in [TOGETHER, 65_536] {
+            let (mut sockets, id) = one();
+            assert!(!comes(&mut sockets, id, LIMIT - size as u64, size));
+            assert!(comes(&mut sockets, id, size as u64, size));
+        }
+    }
+
+    #[test]
+    fn single_segments_are_no_upload() {
+        let (mut sockets, id) = one();
+        assert!(!comes(&mut sockets, id, 4 * LIMIT, 8948));
+        assert!(!comes(&mut sockets, id, 4 * LIMIT, TOGETHER - 1));
+        assert!(!comes(&mut sockets, id, LIMIT / 2, TOGETHER));
+    }
+
+    #[test]
+    fn more_than_a_little_that_is_sent_begins_the_count_anew() {
+        let (mut sockets, id) = one();
+        for _ in 0..10 {
+            assert!(!comes(&mut sockets, id, LIMIT / 2, 65_536));
+            sends(&mut sockets, id, LIMIT / 256 + 1);
+        }
+        assert!(!comes(&mut sockets, id, LIMIT - 65_536, 65_536));
+        assert!(comes(&mut sockets, id, 65_536, 65_536));
+        // A little does not, and what was sent before is no part of it.
+        let (mut sockets, id) = one();
+        sends(&mut sockets, id, 1 << 40);
+        assert!(!comes(&mut sockets, id, LIMIT / 2, 65_536));
+        sends(&mut sockets, id, LIMIT / 256);
+        assert!(comes(&mut sockets, id, LIMIT / 2, 65_536));
+    }
+
+    #[test]
+    fn nothing_is_asked_for_where_nothing_moves() {
+        type Change = fn(&mut SocketTable, SocketId);
+        let changes: [(&str, Change); 7] = [
+            ("never", |sockets, _| sockets.upload_limit = 0),
+            ("no broker", |sockets, _| sockets.can_hand_over = false),
+            ("refused before", |sockets, id| sockets.at_mut(id).stays = true),
+            ("waits for accept", |sockets, id| sockets.at_mut(id).queued = true),
+            ("closed", |sockets, id| {
+                sockets.at_mut(id).references = 0;
+                sockets.at_mut(id).holders = 1;
+            }),
+            ("wants it for something else", |sockets, id| sockets.at_mut(id).wants_kernel = true),
+            ("within the host", |sockets, id| {
+                sockets.bind_flow(Side::Loopback, FLOW, id);
+            }),
+        ];
+        for (name, change) in changes {
+            let (mut sockets, id) = one();
+            change(&mut sockets, id);
+            assert!(!comes(&mut sockets, id, 4 * LIMIT, 65_536), "{name}");
+        }
+    }
+
+    #[test]
+    fn what_waited_for_accept_asks_when_more_comes() {
+        let (mut sockets, id) = one();
+        sockets.at_mut(id).queued = true;
+        assert!(!comes(&mut sockets, id, 2 * LIMIT, 65_536));
+        sockets.at_mut(id).queued = false;
+        assert!(comes(&mut sockets, id, 65_536, 65_536));
+    }
+
+    #[test]
+    fn urgent_data_is_a_better_reason() {
+        let (mut sockets, id) = one();
+        assert!(comes(&mut sockets, id, LIMIT, 65_536));
+        let mut owner =
+            EngineOwner { sockets: &mut sockets, side: Side::Network, now: Instant::from_micros(0) };
+        assert!(owner.urgent(FLOW));
+        let socket = sockets.at(id);
+        assert_eq!((socket.wants_kernel, socket.upload.is_large), (true, false));
     }
 }

@@ -1,6 +1,7 @@
 //! What the library knows of one of the program's TCP sockets.
 
 mod settings;
+mod upload;
 
 use core::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV6};
 use core::time::Duration;
@@ -10,6 +11,7 @@ use overfly_engine::{FlowId, Instant};
 use rustix::io::Errno;
 
 pub use self::settings::Settings;
+pub(crate) use self::upload::{TOGETHER, Upload};
 use crate::interest::NONE;
 use crate::ring::Ring;
 use crate::stack::Datagrams;
@@ -198,6 +200,7 @@ pub(crate) struct Socket {
     pub(crate) send_base: u64,
     /// Where in the stream what was never sent begins.
     pub(crate) sent_to: u64,
+    pub(crate) upload: Upload,
     /// SO_ERROR: see [`Socket::pending_error`].
     pub(crate) error: Option<Errno>,
     /// Which context's thread read from it last, how often in a row, and whether it stays where it is whoever does
@@ -282,6 +285,7 @@ impl Socket {
             full_send_limit: None,
             send_base: 0,
             sent_to: 0,
+            upload: Upload::NONE,
             error: None,
             served_by: 0,
             served: 0,
@@ -330,6 +334,7 @@ impl Socket {
         }
         self.send_base = 0;
         self.sent_to = 0;
+        self.wants_kernel &= !core::mem::replace(&mut self.upload, Upload::NONE).is_large;
         self.remote_closed = false;
         self.write_shut = false;
         self.shut_first = false;

@@ -63,6 +63,8 @@ pub(crate) struct SocketTable {
     pub(crate) after_callbacks: Vec<AfterCallback>,
     /// Connections can move into the kernel.
     pub(crate) can_hand_over: bool,
+    /// Bytes of an upload that moves there; zero if none does.
+    pub(crate) upload_limit: u64,
     /// Accepted connections that want to, since urgent data came.
     pub(crate) urgent: Vec<SocketId>,
     /// Connections that wait for data before they may be accepted: until when in microseconds, and the socket's number.
@@ -111,6 +113,7 @@ impl SocketTable {
             datagrams: DatagramTable::new(),
             after_callbacks: Vec::new(),
             can_hand_over: false,
+            upload_limit: 0,
             urgent: Vec::new(),
             deferred: BTreeSet::new(),
             unnamed: None,

@@ -135,6 +135,11 @@ impl<T: Link> Stack<T> {
         self.sockets.can_hand_over = can;
     }
 
+    /// An upload of so many bytes will ask for it, too; zero if none does.
+    pub(crate) fn hands_over_uploads(&mut self, limit: u64) {
+        self.sockets.upload_limit = limit;
+    }
+
     /// Whether [`Stack::take_urgent`] would return any.
     pub(crate) fn has_urgent(&self) -> bool {
         !self.sockets.urgent.is_empty()

@@ -82,6 +82,8 @@ pub(crate) struct Statistics {
     pub(crate) late_within_host: u64,
     /// Connections that the kernel took over.
     pub(crate) handovers: u64,
+    /// Those of them that took a large upload (`EF_UPLOADS_TO_KERNEL`).
+    pub(crate) handovers_of_uploads: u64,
     /// Those that it should have, and that stayed.
     pub(crate) handovers_refused: u64,
     /// Connections that came from the stack of another thread, and those of this one that stayed: for now, and for good.
@@ -121,6 +123,7 @@ impl Statistics {
             connects_refused: 0,
             late_within_host: 0,
             handovers: 0,
+            handovers_of_uploads: 0,
             moves: 0,
             moves_put_off: 0,
             moves_refused: 0,
@@ -155,6 +158,9 @@ impl Statistics {
             ("kernel_connects", self.kernel_connects),
             ("listeners_refused", self.listeners_refused),
             ("connects_refused", self.connects_refused),
+            ("handovers", self.handovers),
+            ("handovers_of_uploads", self.handovers_of_uploads),
+            ("handovers_refused", self.handovers_refused),
             ("datagram_sockets", self.datagram_sockets),
             ("datagram_sockets_refused", self.datagram_sockets_refused),
             ("shared_port_connects", self.shared_port_connects),
@@ -188,8 +194,12 @@ impl Statistics {
             stack.accepts, stack.connects
         ));
         kernel::complain(&format!(
-            "process {pid}: handed over {} (refused {}), given away {} (reset {})",
-            self.handovers, self.handovers_refused, self.given_away, self.reset_unaccepted
+            "process {pid}: handed over {} (refused {}), of them uploads {}, given away {} (reset {})",
+            self.handovers,
+            self.handovers_refused,
+            self.handovers_of_uploads,
+            self.given_away,
+            self.reset_unaccepted
         ));
         if are_several() {
             kernel::complain(&format!(

@@ -150,8 +150,19 @@ fn transfer_of(bench: &Bench, listens: bool, [own, other]: [IpAddr; 2], seed: &s
         command.args([role, &address, PORT, work.count, work.size, seed, "both", handovers, FIRST_PORT]);
         command.stdin(Stdio::null()).stdout(Stdio::piped());
     }
-    accelerated.env("EF_SEGMENT_OFFLOAD", work.together).stderr(Stdio::piped());
-    let ours: (&Namespace, &mut Command) = (&bench.lab.server, &mut accelerated);
+    accelerated.env("EF_SEGMENT_OFFLOAD", work.together);
+    both(bench, listens, own, [accelerated, plain], seed)
+}
+
+/// Runs both ends, of which the accelerated one listens, or not, to its end. What that one counted.
+fn both(
+    bench: &Bench,
+    listens: bool,
+    own: IpAddr,
+    [mut accelerated, mut plain]: [Command; 2],
+    seed: &str,
+) -> String {
+    let ours: (&Namespace, &mut Command) = (&bench.lab.server, accelerated.stderr(Stdio::piped()));
     let theirs = (&bench.lab.client, &mut plain);
     let (first, second) = if listens { (ours, theirs) } else { (theirs, ours) };
     let mut listener = Helper(spawn(first.0, first.1));
@@ -598,5 +609,102 @@ fn many_downloads_at_once_do_not_overflow_the_ring() {
         let again = repeated(way);
         println!("{way}: {:.2} % sent again", 100.0 * again);
         assert!(again < 0.01, "{way}: {:.2} % of the segments were sent again", 100.0 * again);
+    }
+}
+
+/// What a kernel peer sends to a program with `EF_UPLOADS_TO_KERNEL`, in `uploads.py`'s words.
+#[derive(Clone, Copy, Debug)]
+struct Upload {
+    megabytes: &'static str,
+    count: &'static str,
+    request: &'static str,
+    answer: &'static str,
+}
+
+const UPLOAD: Upload = Upload { megabytes: "1", count: "1", request: "8000000", answer: "3000000" };
+
+/// How many connections were handed over for their uploads, and how many for anything, of one that the accelerated end takes by `way`.
+fn uploads(
+    bench: &Bench,
+    listens: bool,
+    [own, other]: [IpAddr; 2],
+    way: &str,
+    work: Upload,
+) -> (u64, u64, String) {
+    let seed = seed();
+    println!("OVERFLY_SEED={seed}, {work:?}, {way}, listens {listens}, {own}");
+    let address = if listens { own } else { other }.to_string();
+    let roles = if listens { ["listen", "connect"] } else { ["connect", "listen"] };
+    let parts = [(bench.accelerated(PYTHON), "takes"), (Command::new(PYTHON), "sends")];
+    let mut roles = roles.into_iter();
+    let ends = parts.map(|(mut command, part)| {
+        command.arg(programs("uploads.py")).args([roles.next().unwrap(), part, &address, PORT]);
+        command.args([work.count, work.request, work.answer, &seed, way, FIRST_PORT]);
+        command.env("EF_UPLOADS_TO_KERNEL", work.megabytes);
+        command.stdin(Stdio::null()).stdout(Stdio::piped());
+        command
+    });
+    let counted = both(bench, listens, own, ends, &seed);
+    assert_eq!(sum(&counted, "(refused"), 0, "{counted}");
+    assert_eq!(sum(&counted, "resets_sent:"), 0, "{counted}");
+    (sum(&counted, "of them uploads"), sum(&counted, "handed over"), counted)
+}
+
+const SEGMENTS: Network = Network { receive_offload: ReceiveOffload::Segments, ..DEFAULT };
+
+#[test]
+fn a_large_upload_goes_to_the_kernel_where_that_is_asked_for() {
+    for (own, other) in [(IpAddr::from(SERVER), IpAddr::from(CLIENT)), (SERVER_V6.into(), CLIENT_V6.into())] {
+        for way in ["blocking", "all", "edge"] {
+            for listens in [true, false] {
+                let (moved, all, counted) = uploads(&SEGMENTS.bench(), listens, [own, other], way, UPLOAD);
+                assert_eq!((moved, all), (1, 1), "{counted}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_large_upload_that_goes_to_the_kernel_amid_loss_and_reordering_is_whole() {
+    let network = Network { loses: true, reorders: true, ..SEGMENTS };
+    let work = Upload { request: "30000000", ..UPLOAD };
+    for way in ["blocking", "all", "edge"] {
+        for listens in [true, false] {
+            let bench = network.bench();
+            let ends = [SERVER.into(), CLIENT.into()];
+            let (moved, all, counted) = uploads(&bench, listens, ends, way, work);
+            assert_eq!((moved, all), (1, 1), "{counted}");
+            let delayed = delayed(&bench.lab.client);
+            assert!(delayed > 20, "{delayed} frames were delayed");
+        }
+    }
+}
+
+/// Requests with little answers are an upload.
+#[test]
+fn requests_go_to_the_kernel_only_while_next_to_nothing_answers_them() {
+    let requests = Upload { count: "20", request: "500000", answer: "100", ..UPLOAD };
+    for (answer, expected) in [("100", 1), ("10000", 0)] {
+        let ends = [SERVER.into(), CLIENT.into()];
+        let work = Upload { answer, ..requests };
+        let (moved, all, counted) = uploads(&SEGMENTS.bench(), true, ends, "blocking", work);
+        assert_eq!((moved, all), (expected, expected), "{counted}");
+    }
+}
+
+#[test]
+fn an_upload_stays_unless_it_is_large_and_arrives_in_segments_together() {
+    for (network, work) in [
+        (SEGMENTS, Upload { megabytes: "0", ..UPLOAD }),
+        (SEGMENTS, Upload { megabytes: "8", ..UPLOAD }),
+        (DEFAULT, UPLOAD),
+        (Network { mtu: 9000, ..DEFAULT }, UPLOAD),
+    ] {
+        println!("{network:?}");
+        for way in ["blocking", "edge"] {
+            let ends = [SERVER.into(), CLIENT.into()];
+            let (moved, all, counted) = uploads(&network.bench(), true, ends, way, work);
+            assert_eq!((moved, all), (0, 0), "{counted}");
+        }
     }
 }

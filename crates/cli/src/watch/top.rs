@@ -179,6 +179,7 @@ pub(super) fn remarks(sample: &Sample) -> Vec<String> {
     for (name, words) in [
         ("sockets.kernel_accepts", "connections accepted from the kernel"),
         ("sockets.kernel_connects", "connections made by the kernel"),
+        ("sockets.handovers_of_uploads", "large uploads handed over"),
     ] {
         if sample.count(name) > 0 {
             kernel.push(format!("{words} {}", sample.count(name)));
@@ -337,6 +338,11 @@ pub(super) mod tests {
         let line: Vec<&str> = text.lines().nth(1).unwrap().split_ascii_whitespace().collect();
         assert_eq!(line, ["7", "nginx", "eth0", "42", "3", "250k", "0", "0", "0", "8.0", "0", "1.5", "25%"]);
         assert!(text.contains("  7 left to the kernel: rule 2\n"), "{text}");
+        let mut moved = sample();
+        moved.counters.push(("sockets.handovers_of_uploads".into(), 5));
+        moved.rates.push(0.0);
+        let moved = table(&[moved], &[], None);
+        assert!(moved.contains("  7 left to the kernel: rule 2, large uploads handed over 5\n"), "{moved}");
         assert!(text.contains("  7 dropped: engine.drop_checksum 4\n"), "{text}");
         let frames = "passed to the kernel for the firewall's sake 12, dropped for the firewall's sake 3";
         assert!(text.contains(&format!("  eth\\x1b0 frames: {frames}\n")), "{text}");

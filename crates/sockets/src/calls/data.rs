@@ -123,7 +123,7 @@ pub(crate) fn receive(
                 }
             }
             Err(Errno::AGAIN) => {
-                if guard.stack.socket(id).wants_kernel && guard.hand_over_as_wanted(id) {
+                if guard.stack.socket(id).wants_kernel_at_once() && guard.hand_over_as_wanted(id) {
                     return match done {
                         0 if hold.is_last() => Answer::error(CLOSED),
                         0 => Answer::Kernel,

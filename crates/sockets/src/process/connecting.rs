@@ -47,7 +47,7 @@ impl Process {
             return Ok(self.left(Why::Loopback));
         }
         let socket = self.stack.socket(id);
-        if socket.wants_kernel || socket.shared {
+        if socket.wants_kernel_at_once() || socket.shared {
             return Ok(self.left(if socket.shared { Why::Shared } else { Why::SocketOption }));
         }
         if !self.rules.accelerate(Direction::Connect, remote) {

@@ -122,7 +122,12 @@ impl Process {
             return false;
         }
         socket.wants_kernel = false;
+        let is_upload = core::mem::take(&mut socket.upload.is_large);
+        let before = self.statistics.handovers;
         if self.hand_over(id).is_ok() {
+            if is_upload {
+                self.statistics.handovers_of_uploads += self.statistics.handovers - before;
+            }
             return true;
         }
         self.stack.socket_mut(id).stays = true;

@@ -187,6 +187,7 @@ impl Process {
         config.time_wait = Duration::from_secs(2 * self.options.tcp_tconst_msl);
         self.carry(Side::Network, config, link)?;
         self.stack.hands_over(!is_alone);
+        self.stack.hands_over_uploads(self.options.uploads_to_kernel << 20);
         self.interface_index = interface.index;
         self.session.interface = Some(interface);
         Ok(())

@@ -44,6 +44,7 @@ fn sockets_and_counters_are_seen_while_the_program_runs() {
         assert_eq!((row(Kind::Datagram).descriptor, row(Kind::Datagram).state), (datagrams, 7));
         let counter = |name: &str| counters.iter().find(|(its, _)| its == name).unwrap().1;
         assert_eq!((counter("sockets.connects"), counter("now.flows")), (1, 1));
+        assert_eq!((counter("sockets.handovers"), counter("sockets.handovers_of_uploads")), (0, 0));
     });
 }
 
