@@ -258,7 +258,6 @@ fn streams_whose_checksums_are_left_to_the_kernel_survive_loss_and_reordering() 
     let unsummed = Network { checksum_offload: ChecksumOffload::Kernel, ..DEFAULT };
     transfers(Network { segment_offload: false, loses: true, reorders: true, ..unsummed });
     transfers(Network { receive_offload: ReceiveOffload::Segments, loses: true, reorders: true, ..unsummed });
-    // Several buffers have no room for it.
     transfers(Network { mtu: 9000, ..unsummed });
 }
 
@@ -267,24 +266,18 @@ fn streams_whose_checksums_are_left_to_the_kernel_survive_loss_and_reordering() 
 fn checksums_that_are_left_to_the_kernel_are_right() {
     let seed = seed();
     println!("OVERFLY_SEED={seed}");
-    for receive_offload in [ReceiveOffload::Packets, ReceiveOffload::Segments] {
-        let network = Network {
-            segment_offload: false,
-            receive_offload,
-            checksum_offload: ChecksumOffload::Kernel,
-            ..DEFAULT
-        };
-        for (own, other) in
-            [(IpAddr::from(SERVER), IpAddr::from(CLIENT)), (SERVER_V6.into(), CLIENT_V6.into())]
-        {
-            let bench = network.bench();
-            bench.lab.server.command("ethtool", &["-K", INTERFACE, "tx", "off"]);
-            let counted = transfer(&bench, true, own, other, &seed);
-            assert!(sum(&counted, "sent_unsummed:") > 100, "{counted}");
-            let wrong = bench.lab.client.command("nstat", &["-az", "TcpInCsumErrors"]);
-            let count = wrong.split_whitespace().skip_while(|word| *word != "TcpInCsumErrors").nth(1);
-            assert_eq!(count, Some("0"), "{wrong}");
-        }
+    for (receive_offload, own, other) in [
+        (ReceiveOffload::Packets, IpAddr::from(SERVER), IpAddr::from(CLIENT)),
+        (ReceiveOffload::Segments, SERVER_V6.into(), CLIENT_V6.into()),
+    ] {
+        let unsummed = Network { checksum_offload: ChecksumOffload::Kernel, ..DEFAULT };
+        let bench = Network { segment_offload: false, receive_offload, ..unsummed }.bench();
+        bench.lab.server.command("ethtool", &["-K", INTERFACE, "tx", "off"]);
+        let counted = transfer(&bench, true, own, other, &seed);
+        assert!(sum(&counted, "sent_unsummed:") > 100, "{counted}");
+        let wrong = bench.lab.client.command("nstat", &["-az", "TcpInCsumErrors"]);
+        let count = wrong.split_whitespace().skip_while(|word| *word != "TcpInCsumErrors").nth(1);
+        assert_eq!(count, Some("0"), "{wrong}");
     }
 }
 
@@ -680,14 +673,13 @@ fn a_large_upload_that_goes_to_the_kernel_amid_loss_and_reordering_is_whole() {
     }
 }
 
-/// Requests with little answers are an upload.
 #[test]
 fn requests_go_to_the_kernel_only_while_next_to_nothing_answers_them() {
     let requests = Upload { count: "20", request: "500000", answer: "100", ..UPLOAD };
     for (answer, expected) in [("100", 1), ("10000", 0)] {
         let ends = [SERVER.into(), CLIENT.into()];
-        let work = Upload { answer, ..requests };
-        let (moved, all, counted) = uploads(&SEGMENTS.bench(), true, ends, "blocking", work);
+        let (moved, all, counted) =
+            uploads(&SEGMENTS.bench(), true, ends, "blocking", Upload { answer, ..requests });
         assert_eq!((moved, all), (expected, expected), "{counted}");
     }
 }
@@ -700,7 +692,6 @@ fn an_upload_stays_unless_it_is_large_and_arrives_in_segments_together() {
         (DEFAULT, UPLOAD),
         (Network { mtu: 9000, ..DEFAULT }, UPLOAD),
     ] {
-        println!("{network:?}");
         for way in ["blocking", "edge"] {
             let ends = [SERVER.into(), CLIENT.into()];
             let (moved, all, counted) = uploads(&network.bench(), true, ends, way, work);
