@@ -281,7 +281,6 @@ fn checksums_that_are_left_to_the_kernel_are_right() {
     }
 }
 
-/// Each packet in one buffer.
 #[test]
 fn streams_in_packets_of_one_buffer_survive_loss_and_reordering() {
     transfers(Network {
@@ -605,7 +604,7 @@ fn many_downloads_at_once_do_not_overflow_the_ring() {
     }
 }
 
-/// What a kernel peer sends to a program with `EF_UPLOADS_TO_KERNEL`, in `uploads.py`'s words.
+/// What a kernel peer sends, in `uploads.py`'s words.
 #[derive(Clone, Copy, Debug)]
 struct Upload {
     megabytes: &'static str,
