@@ -1,21 +1,24 @@
 //! Programs that are short of memory or descriptors: what the kernel would have served is served. The broker runs in this
 //! process. Needs root, nginx, python3 and util-linux.
 
-mod bench;
-
 use std::io::Read;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use bench::lab::SERVER;
-use bench::{Bench, Helper, programs, run, spawn, until_within};
+use crate::bench::lab::SERVER;
+use crate::bench::{Bench, Helper, programs, run, spawn, until_within};
+
+/// Who is expected to serve has so long for it.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// Who is not is tried for so long: it may refuse, but not crash.
+const TRIES: Duration = Duration::from_secs(5);
 
 /// Whether a limited server answers twenty requests, and what signal ended it.
-fn serves(bench: &Bench, server: &mut Command, port: u16) -> (bool, Option<i32>) {
+fn serves(bench: &Bench, server: &mut Command, port: u16, patience: Duration) -> (bool, Option<i32>) {
     let log = std::fs::File::create(bench.path("log")).unwrap();
     let mut server = Helper(spawn(&bench.lab.server, server.stdout(Stdio::null()).stderr(log)));
-    let end = Instant::now() + Duration::from_secs(20);
+    let end = Instant::now() + patience;
     let url = format!("http://{SERVER}:{port}/small");
     let mut served = 0;
     while Instant::now() < end && served < 20 {
@@ -36,26 +39,27 @@ fn serves(bench: &Bench, server: &mut Command, port: u16) -> (bool, Option<i32>)
 fn who_is_short_of_memory_is_served_by_the_kernel() {
     let bench = Bench::new(1);
     std::fs::write(bench.path("small"), "hello\n").unwrap();
-    let limited = |mut command: Command, limit_mb: u64, port: u16| {
+    let limited = |mut command: Command, limit_mb: u64, port: u16, patience: Duration| {
         command.arg(format!("--as={}", limit_mb << 20));
         command
             .args(["python3", "-u", "-m", "http.server", &port.to_string()])
             .current_dir(bench.folder.path());
-        serves(&bench, &mut command, port)
+        serves(&bench, &mut command, port, patience)
     };
     let mut port = 8000;
     let (mut least, mut unserved) = (None, Vec::new());
     for limit_mb in (20..=340).step_by(20) {
         port += 2;
-        let over_kernel = limited(Command::new("prlimit"), limit_mb, port);
-        let over_overfly = limited(bench.accelerated("prlimit"), limit_mb, port + 1);
-        let log = std::fs::read_to_string(bench.path("log")).unwrap();
-        println!("{limit_mb} MB: kernel {over_kernel:?}, Overfly {over_overfly:?}\n{log}");
+        let over_kernel = limited(Command::new("prlimit"), limit_mb, port, PATIENCE);
         if over_kernel.0 && least.is_none() {
             least = Some(limit_mb);
         }
         // What the library itself takes.
         let fair = least.is_some_and(|least| limit_mb >= least + 20);
+        let patience = if fair { PATIENCE } else { TRIES };
+        let over_overfly = limited(bench.accelerated("prlimit"), limit_mb, port + 1, patience);
+        let log = std::fs::read_to_string(bench.path("log")).unwrap();
+        println!("{limit_mb} MB: kernel {over_kernel:?}, Overfly {over_overfly:?}\n{log}");
         if over_overfly.1.is_some() || (fair && !over_overfly.0) {
             unserved.push(limit_mb);
         }
@@ -67,26 +71,27 @@ fn who_is_short_of_memory_is_served_by_the_kernel() {
 fn who_is_short_of_descriptors_is_served() {
     let bench = Bench::new(1);
     std::fs::write(bench.path("small"), "hello\n").unwrap();
-    let limited = |mut command: Command, limit: u32, port: u16| {
+    let limited = |mut command: Command, limit: u32, port: u16, patience: Duration| {
         command.arg(format!("--nofile={limit}:{limit}"));
         command
             .args(["python3", "-u", "-m", "http.server", &port.to_string()])
             .current_dir(bench.folder.path());
-        serves(&bench, &mut command, port)
+        serves(&bench, &mut command, port, patience)
     };
     let mut port = 8000;
     let (mut least, mut unserved) = (None, Vec::new());
     for limit in [4, 5, 6, 7, 8, 10, 12, 16, 20, 24, 32, 48, 64] {
         port += 2;
-        let over_kernel = limited(Command::new("prlimit"), limit, port);
-        let over_overfly = limited(bench.accelerated("prlimit"), limit, port + 1);
-        let log = std::fs::read_to_string(bench.path("log")).unwrap();
-        println!("{limit}: kernel {over_kernel:?}, Overfly {over_overfly:?}\n{log}");
+        let over_kernel = limited(Command::new("prlimit"), limit, port, PATIENCE);
         if over_kernel.0 && least.is_none() {
             least = Some(limit);
         }
         // What the library itself has open.
         let fair = least.is_some_and(|least| limit >= least + 16);
+        let patience = if fair { PATIENCE } else { TRIES };
+        let over_overfly = limited(bench.accelerated("prlimit"), limit, port + 1, patience);
+        let log = std::fs::read_to_string(bench.path("log")).unwrap();
+        println!("{limit}: kernel {over_kernel:?}, Overfly {over_overfly:?}\n{log}");
         if over_overfly.1.is_some() || (fair && !over_overfly.0) {
             unserved.push(limit);
         }
