@@ -40,6 +40,8 @@ enum Rule {
     PathAttributes,
     /// The file of a module is `name.rs` beside its folder, not `name/mod.rs`; below `tests` cargo asks for the other.
     ModuleFiles,
+    /// A test's file beside `tests/main.rs` is a module of it, or a target of its own: else nobody runs it.
+    LeftOut,
     /// What is included at compile time lies in the crate, which could be packaged.
     Includes,
     /// A name of a time that is a bare number ends in its unit.
@@ -51,12 +53,13 @@ enum Rule {
 }
 
 impl Rule {
-    const ALL: [Self; 9] = [
+    const ALL: [Self; 10] = [
         Self::FileLines,
         Self::FunctionLines,
         Self::Duplicates,
         Self::PathAttributes,
         Self::ModuleFiles,
+        Self::LeftOut,
         Self::Includes,
         Self::Units,
         Self::Marks,
@@ -71,6 +74,7 @@ impl Rule {
             Self::Duplicates => "duplicates",
             Self::PathAttributes => "path-attributes",
             Self::ModuleFiles => "module-files",
+            Self::LeftOut => "left-out",
             Self::Includes => "includes",
             Self::Units => "units",
             Self::Marks => "marks",
@@ -170,6 +174,7 @@ impl Tree {
         for file in self.rust() {
             rust::judge(self, file, &mut findings);
             module_file(file, &mut findings);
+            left_out(self, file, &mut findings);
         }
         for file in &self.files {
             marks(file, &mut findings);
@@ -222,6 +227,29 @@ fn module_file(file: &File, findings: &mut Vec<Finding>) {
             lines: 0,
             message: format!("{}: name it {module}.rs", file.path),
         });
+    }
+}
+
+/// Tests that are one binary, whose root names each file.
+fn left_out(tree: &Tree, file: &File, findings: &mut Vec<Finding>) {
+    let Some(folder) = file.path.strip_suffix("main.rs").filter(|folder| folder.ends_with("/tests/")) else {
+        return;
+    };
+    let manifest = format!("{}/Cargo.toml", tree.crate_of(&file.path));
+    let manifest = tree.files.iter().find(|file| file.path == manifest).map_or("", |file| &file.text);
+    for place in &tree.places {
+        let name = place.strip_prefix(folder).and_then(|name| name.strip_suffix(".rs"));
+        let Some(name) = name.filter(|name| *name != "main" && !name.contains('/')) else { continue };
+        let module = format!("mod {name};");
+        let target = format!("name = \"{name}\"");
+        if !file.text.lines().any(|line| line == module) && !manifest.lines().any(|line| line == target) {
+            findings.push(Finding {
+                rule: Rule::LeftOut,
+                key: place.clone(),
+                lines: 0,
+                message: format!("{place}: no test runs it: say `{module}` in {}", file.path),
+            });
+        }
     }
 }
 
@@ -360,6 +388,20 @@ mod tests {
     fn the_file_of_a_module_has_its_name() {
         let files = [("a/src/b/mod.rs", ""), ("a/src/c.rs", ""), ("a/tests/lab/mod.rs", "")];
         assert_eq!(found(&files, Rule::ModuleFiles), ["a/src/b/mod.rs"]);
+    }
+
+    #[test]
+    fn a_file_that_the_root_of_the_tests_does_not_name_is_run_by_nobody() {
+        let files = [
+            ("a/Cargo.toml", "[[test]]\nname = \"c\"\n"),
+            ("a/tests/main.rs", "mod b;\n// mod d;\n"),
+            ("a/tests/b.rs", ""),
+            ("a/tests/c.rs", ""),
+            ("a/tests/d.rs", ""),
+            ("a/tests/b/e.rs", ""),
+            ("f/tests/g.rs", ""),
+        ];
+        assert_eq!(found(&files, Rule::LeftOut), ["a/tests/d.rs"]);
     }
 
     #[test]

@@ -1,12 +1,10 @@
 //! What peers and strangers do that mean harm. Each test says what must survive.
 
-mod harness;
-
 use std::net::SocketAddrV4;
 use std::time::Duration;
 
-use harness::script::{ACK, FIN, PSH, RST, SYN, Script, Seg};
-use harness::{CLIENT, Random, SERVER, config};
+use crate::harness::script::{ACK, FIN, PSH, RST, SYN, Script, Seg};
+use crate::harness::{CLIENT, Random, SERVER, config};
 use overfly_engine::State;
 use overfly_wire::MacAddr;
 use overfly_wire::tcp::{Flags, Options, Sacks};
@@ -578,7 +576,7 @@ fn single_bytes_out_of_order_cannot_eat_more_than_the_budget() {
 fn two_ends_that_challenge_each_other_fall_silent() {
     // Forged data that both ends accept: now each acknowledges what the other never sent, and challenges what it gets
     // (an ACK storm). The link must not stay busy with it.
-    let mut network = harness::Network::new(seed(5));
+    let mut network = crate::harness::Network::new(seed(5));
     let service = SocketAddrV4::new(SERVER, 80);
     network.server.engine.listen(service, 1).unwrap();
     let flow = network.client.connect(network.now, SocketAddrV4::new(CLIENT, 40_000), service);
@@ -589,7 +587,7 @@ fn two_ends_that_challenge_each_other_fall_silent() {
     network.server.send(peer, 100);
     // What each sent, with other payload behind it: 100 forged bytes more than the sender knows of.
     let forge = |frames: &std::collections::VecDeque<Vec<u8>>| {
-        harness::extended(frames.back().expect("a frame"), 100)
+        crate::harness::extended(frames.back().expect("a frame"), 100)
     };
     network.client.transmit(network.now);
     network.server.transmit(network.now);

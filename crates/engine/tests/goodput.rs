@@ -1,14 +1,12 @@
 //! What one bulk flow brings over links that lose, for each congestion control, beside what theory says of the same path.
 //! The table is kept in `tests/snapshots/goodput.md`.
 
-mod harness;
-
 use std::fmt::Write as _;
 use std::net::SocketAddrV4;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use harness::{CLIENT, Faults, Network, SERVER, config};
+use crate::harness::{CLIENT, Faults, Network, SERVER, config};
 use overfly_engine::Algorithm;
 
 const BANDWIDTH_BPS: u64 = 100_000_000;
@@ -264,7 +262,7 @@ fn heading() -> String {
          link and receive window let through; no column exceeds it. BBR has no response function: it sends at the rate that it \
          measures, up to its threshold of 2 % loss in a round trip. `products` are those of bandwidth and round-trip time; two \
          flows are measured for {} seconds, the mean of {SHARE_SEEDS} seeds.\n\n\
-         A test compares (`cargo test -p overfly-engine --test goodput`); a figure that moves by more than {} % fails. \
+         A test compares (`cargo test -p overfly-engine --test all goodput`); a figure that moves by more than {} % fails. \
          `OVERFLY_SNAPSHOT=write` before the command renews this file.\n\n",
         BANDWIDTH_BPS / 1_000_000,
         QUEUE_BYTES / 1000,

@@ -1,12 +1,10 @@
 //! The configuration's limits: what is out of range is refused by name, and what is set is held to.
 
-mod harness;
-
 use std::net::SocketAddrV4;
 use std::time::Duration;
 
-use harness::script::{ACK, PSH, RST, SYN, Script};
-use harness::{CLIENT, Faults, Network, SERVER, config};
+use crate::harness::script::{ACK, PSH, RST, SYN, Script};
+use crate::harness::{CLIENT, Faults, Network, SERVER, config};
 use overfly_engine::{Config, Engine, Failure, Prefix, Unreachable};
 
 const MSS: usize = 1460;

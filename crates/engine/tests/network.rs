@@ -1,11 +1,9 @@
 //! Whole connections over links that misbehave: every byte arrives once, in order, and everything is given back.
 
-mod harness;
-
 use std::net::SocketAddrV4;
 use std::time::Duration;
 
-use harness::{Bursts, CLIENT, Faults, Network, Random, SERVER, config, pattern};
+use crate::harness::{Bursts, CLIENT, Faults, Network, Random, SERVER, config, pattern};
 use overfly_engine::{Algorithm, FlowId, State};
 
 /// What one connection of a run does.

@@ -1,10 +1,8 @@
 //! A link that completes checksums and cuts segments (checksum and segmentation offload), as a test plays it.
 
-mod harness;
-
 use std::net::SocketAddrV4;
 
-use harness::{CLIENT, Host, SERVER, config, pattern};
+use crate::harness::{CLIENT, Host, SERVER, config, pattern};
 use overfly_engine::{FlowId, Instant, Owner};
 use overfly_wire::tcp::{Flags, Segment, write_checksum};
 use overfly_wire::{FrameSink, Promised, Unfinished, ethernet, ipv4};

@@ -1,13 +1,11 @@
 //! Segment by segment, grouped by what RFC 9293 and its companions ask for. Each line is a segment:
 //! (flags, sequence number, acknowledgment, payload), numbers relative to the SYNs.
 
-mod harness;
-
 use std::net::SocketAddrV4;
 use std::time::Duration;
 
-use harness::script::{ACK, FIN, PEER_ISS, PSH, RST, SYN, Script};
-use harness::{CLIENT, SERVER, config};
+use crate::harness::script::{ACK, FIN, PEER_ISS, PSH, RST, SYN, Script};
+use crate::harness::{CLIENT, SERVER, config};
 use overfly_engine::{Algorithm, Config, Error, Failure, KeepAlive, State};
 use overfly_wire::MacAddr;
 use overfly_wire::tcp::{Flags, Options};

@@ -1,11 +1,9 @@
 //! Segment by segment, as `traces.rs`: flows with BBR (draft-ietf-ccwg-bbr-05), which are paced.
 
-mod harness;
-
 use std::time::Duration;
 
-use harness::script::{ACK, FIN, PSH, RST, Script};
-use harness::{SERVER, config};
+use crate::harness::script::{ACK, FIN, PSH, RST, Script};
+use crate::harness::{SERVER, config};
 use overfly_engine::{Algorithm, Config, FlowId};
 
 const MSS: usize = 1460;
@@ -68,7 +66,7 @@ fn the_first_window_is_spread_over_a_round_trip_on_a_long_path() {
 fn on_a_short_path_the_first_window_goes_at_once() {
     let mut s = Script::with(bbr());
     s.host.engine.listen(s.local, 8).unwrap();
-    s.inject(harness::script::SYN, 0, 0, 0, 65_535);
+    s.inject(crate::harness::script::SYN, 0, 0, 0, 65_535);
     assert_eq!(s.sent().len(), 1);
     s.wait(Duration::from_micros(100));
     s.inject(ACK, 1, 1, 0, 65_535);

@@ -1,9 +1,7 @@
 //! Segment by segment, as `traces.rs`: handshakes of which nothing is kept (RFC 4987 section 3.6).
 
-mod harness;
-
-use harness::script::{ACK, CWR, ECE, PSH, RST, SYN, Script};
-use harness::{SERVER, config};
+use crate::harness::script::{ACK, CWR, ECE, PSH, RST, SYN, Script};
+use crate::harness::{SERVER, config};
 use overfly_engine::{Config, Ecn, FlowId, State, SynCookies};
 use overfly_wire::tcp::Options;
 

@@ -1,9 +1,7 @@
 //! Segment by segment, as `traces.rs`: explicit congestion notification (RFC 3168).
 
-mod harness;
-
-use harness::script::{ACK, CWR, ECE, PSH, SYN, Script};
-use harness::{SERVER, config};
+use crate::harness::script::{ACK, CWR, ECE, PSH, SYN, Script};
+use crate::harness::{SERVER, config};
 use overfly_engine::{Algorithm, Config, CongestionState, Ecn as Policy, FlowId};
 use overfly_wire::ip::Ecn;
 use overfly_wire::tcp::Flags;

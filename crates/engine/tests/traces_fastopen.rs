@@ -1,12 +1,10 @@
 //! TCP Fast Open (RFC 7413), segment by segment, both ways. Each line is a segment: (flags, sequence number, acknowledgment,
 //! payload), numbers relative to the SYNs.
 
-mod harness;
-
 use std::time::Duration;
 
-use harness::script::{ACK, CWR, ECE, FIN, PSH, RST, SYN, Script};
-use harness::{SERVER, config};
+use crate::harness::script::{ACK, CWR, ECE, FIN, PSH, RST, SYN, Script};
+use crate::harness::{SERVER, config};
 use overfly_engine::{Config, Ecn, Failure, FlowId, ListenerId, State};
 use overfly_wire::tcp::{FastOpen, Options};
 
@@ -62,7 +60,7 @@ fn opened(s: &mut Script, length: usize) -> (FlowId, ListenerId) {
 
 /// The beginning of the peer's stream: a SYN's data follows the SYN.
 fn syn_data(length: usize) -> Vec<u8> {
-    (0..length).map(|index| harness::pattern(77, index as u64)).collect()
+    (0..length).map(|index| crate::harness::pattern(77, index as u64)).collect()
 }
 
 #[test]

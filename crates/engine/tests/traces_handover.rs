@@ -1,9 +1,7 @@
 //! Connections that leave the engine: what is said of them, and the silence after.
 
-mod harness;
-
-use harness::script::{ACK, FIN, PEER_ISS, PSH, RST, SYN, Script};
-use harness::{SERVER, config};
+use crate::harness::script::{ACK, FIN, PEER_ISS, PSH, RST, SYN, Script};
+use crate::harness::{SERVER, config};
 use overfly_engine::{Config, FlowId, Handover, SentFin, State};
 use overfly_wire::tcp::Options;
 

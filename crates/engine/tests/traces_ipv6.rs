@@ -1,12 +1,10 @@
 //! Segment by segment, as `traces.rs`, over IPv6 (RFC 8200): the same TCP, neighbour discovery (RFC 4861) and ICMPv6 (RFC 4443).
 
-mod harness;
-
 use std::net::{Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
-use harness::script::{ACK, CLIENT6, CWR, ECE, FIN, PSH, RST, SERVER6, SYN, Script};
-use harness::{SERVER, config};
+use crate::harness::script::{ACK, CLIENT6, CWR, ECE, FIN, PSH, RST, SERVER6, SYN, Script};
+use crate::harness::{SERVER, config};
 use overfly_engine::{Config, Ecn as Policy, Failure, FlowId, State, SynCookies, Unreachable};
 use overfly_wire::ip::Ecn;
 use overfly_wire::tcp::Options;
@@ -362,7 +360,7 @@ fn a_connection_asks_for_its_next_hop_and_waits() {
     let mut s = Script::six();
     let (local, peer) = (s.local_end(), s.peer_end());
     let flow = s.host.engine.connect(s.now, local, peer).unwrap();
-    s.host.owner.streams.insert(flow, harness::Stream::default());
+    s.host.owner.streams.insert(flow, crate::harness::Stream::default());
     let frames = s.frames();
     assert_eq!(frames.len(), 1);
     let (link, source, destination, asked) = message(&frames[0]);
@@ -383,7 +381,7 @@ fn an_unanswered_solicitation_is_repeated() {
     let mut s = Script::six();
     let (local, peer) = (s.local_end(), s.peer_end());
     let flow = s.host.engine.connect(s.now, local, peer).unwrap();
-    s.host.owner.streams.insert(flow, harness::Stream::default());
+    s.host.owner.streams.insert(flow, crate::harness::Stream::default());
     assert_eq!(s.frames().len(), 1);
     s.wait_ms(1100);
     let again = s.frames();

@@ -1,12 +1,10 @@
 //! Segment by segment, as `traces.rs`: what Linux does where the RFCs leave a choice, and what an expert's trace would show to be
 //! different.
 
-mod harness;
-
 use std::time::Duration;
 
-use harness::script::{ACK, FIN, PSH, RST, SYN, Script};
-use harness::{SERVER, config, pattern};
+use crate::harness::script::{ACK, FIN, PSH, RST, SYN, Script};
+use crate::harness::{SERVER, config, pattern};
 use overfly_engine::{Config, Failure, State, Unreachable};
 use overfly_wire::checksum::Sum;
 use overfly_wire::ipv4;

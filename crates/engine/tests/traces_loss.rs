@@ -1,10 +1,8 @@
 //! Segment by segment, as `traces.rs`: which segments are lost (RFC 8985, RFC 6582), what goes instead and how fast (RFC 6937,
 //! RFC 3042), and what it costs the window (RFC 5681, RFC 9438).
 
-mod harness;
-
-use harness::script::{ACK, PSH, Script};
-use harness::{SERVER, config};
+use crate::harness::script::{ACK, PSH, Script};
+use crate::harness::{SERVER, config};
 use overfly_engine::{Algorithm, Config, CongestionState, FlowId};
 
 const MSS: usize = 1460;

@@ -1,12 +1,10 @@
 //! Neighbours, frame by frame: whose addresses are answered for, and what waits for an answer.
 
-mod harness;
-
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4};
 use std::time::Duration;
 
-use harness::script::{ACK, CLIENT6, PSH, SERVER6, SYN, Script};
-use harness::{CLIENT, Network, SERVER, config};
+use crate::harness::script::{ACK, CLIENT6, PSH, SERVER6, SYN, Script};
+use crate::harness::{CLIENT, Network, SERVER, config};
 use overfly_engine::{Config, Error, Failure, Prefix, State, Unreachable};
 use overfly_wire::tcp::Segment;
 use overfly_wire::{MacAddr, arp, ethernet, icmpv4, icmpv6, ip, ipv4, ipv6};

@@ -1,10 +1,8 @@
 //! Whole transfers over paths that swallow large packets, with the peer played by hand: RFC 4821 and RFC 8899 without messages,
 //! RFC 1191 and RFC 8201 with them; and the receive window as the peer sees it grow.
 
-mod harness;
-
-use harness::script::{ACK, Script};
-use harness::{SERVER, config};
+use crate::harness::script::{ACK, Script};
+use crate::harness::{SERVER, config};
 use overfly_engine::{Config, FlowId};
 
 /// The peer's end of a stream, behind a path.
@@ -17,12 +15,12 @@ struct Peer {
     arrived: Vec<(u32, u32)>,
     /// One of so many packets is lost besides; 0: none.
     loss: u64,
-    random: harness::Random,
+    random: crate::harness::Random,
 }
 
 impl Peer {
     fn new(path: usize) -> Self {
-        Self { path, messages: false, arrived: vec![(1, 1)], loss: 0, random: harness::Random(7) }
+        Self { path, messages: false, arrived: vec![(1, 1)], loss: 0, random: crate::harness::Random(7) }
     }
 
     /// Takes what the engine sent, and acknowledges it 20 ms later. False if there was nothing.

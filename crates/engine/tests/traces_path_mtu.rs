@@ -1,10 +1,8 @@
 //! Segment by segment, as `traces.rs`: paths that take less than their first link (RFC 1191, RFC 8201, RFC 4821, RFC 8899), and
 //! messages about them that nobody sent (RFC 5927).
 
-mod harness;
-
-use harness::script::{ACK, SYN, Script};
-use harness::{SERVER, config};
+use crate::harness::script::{ACK, SYN, Script};
+use crate::harness::{SERVER, config};
 use overfly_engine::{Config, CongestionState, Failure, FlowId, State, SynCookies, Unreachable};
 use overfly_wire::checksum::Sum;
 use overfly_wire::{ip, ipv4};

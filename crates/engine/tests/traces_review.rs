@@ -1,13 +1,11 @@
 //! Segment by segment: what a second reading of the documents found. Each line is a segment:
 //! (flags, sequence number, acknowledgment, payload), numbers relative to the SYNs.
 
-mod harness;
-
 use std::net::SocketAddrV4;
 use std::time::Duration;
 
-use harness::script::{ACK, FIN, PSH, RST, SYN, Script};
-use harness::{CLIENT, Faults, Network, SERVER, config};
+use crate::harness::script::{ACK, FIN, PSH, RST, SYN, Script};
+use crate::harness::{CLIENT, Faults, Network, SERVER, config};
 use overfly_engine::{Failure, State};
 
 const MSS: usize = 1460;

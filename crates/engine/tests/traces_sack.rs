@@ -1,10 +1,8 @@
 //! Segment by segment, as `traces.rs`: what is said of data that arrived out of order or twice (RFC 2018, RFC 2883), and what is
 //! done about what the peer says of ours.
 
-mod harness;
-
-use harness::script::{ACK, FIN, PSH, SYN, Script};
-use harness::{SERVER, config};
+use crate::harness::script::{ACK, FIN, PSH, SYN, Script};
+use crate::harness::{SERVER, config};
 use overfly_engine::{Algorithm, Config, CongestionState, State};
 use overfly_wire::tcp::{Options, Timestamps};
 

@@ -1,11 +1,9 @@
 //! Segment by segment, as `traces.rs`: what an administrator sets, by sysctl or for a route.
 
-mod harness;
-
 use std::time::Duration;
 
-use harness::script::{ACK, PSH, SYN, Script, Seg};
-use harness::{CLIENT, SERVER, config};
+use crate::harness::script::{ACK, PSH, SYN, Script, Seg};
+use crate::harness::{CLIENT, SERVER, config};
 use overfly_engine::{Algorithm, Config, Prefix, Route, State};
 use overfly_wire::tcp::{Options, Timestamps};
 

@@ -1,11 +1,9 @@
 //! Segment by segment, as `traces.rs`: TIME-WAIT, what it answers, and whom it gives way to (RFC 9293, RFC 1337, RFC 6191).
 
-mod harness;
-
 use std::time::Duration;
 
-use harness::script::{ACK, FIN, RST, SYN, Script};
-use harness::{SERVER, config};
+use crate::harness::script::{ACK, FIN, RST, SYN, Script};
+use crate::harness::{SERVER, config};
 use overfly_engine::{Config, FlowId, State};
 
 fn time_wait(s: &mut Script) -> FlowId {

@@ -1,12 +1,10 @@
 //! Segment by segment, as `traces.rs`: retransmission timeouts and what they may be wrong about (RFC 6298, RFC 3522, RFC 4015),
 //! the owner's own timeout, keep-alive, and acknowledgments that are not delayed.
 
-mod harness;
-
 use std::time::Duration;
 
-use harness::script::{ACK, FIN, PSH, SYN, Script};
-use harness::{SERVER, config};
+use crate::harness::script::{ACK, FIN, PSH, SYN, Script};
+use crate::harness::{SERVER, config};
 use overfly_engine::{Algorithm, Config, CongestionState, Failure, FlowId, KeepAlive, State};
 use overfly_wire::tcp::Options;
 

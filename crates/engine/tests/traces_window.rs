@@ -1,10 +1,8 @@
 //! Segment by segment, as `traces.rs`: how large a window we offer (RFC 9293 section 3.8.6, RFC 7323 section 2), and how it follows
 //! what the owner consumes.
 
-mod harness;
-
-use harness::script::{ACK, PSH, SYN, Script};
-use harness::{SERVER, config};
+use crate::harness::script::{ACK, PSH, SYN, Script};
+use crate::harness::{SERVER, config};
 use overfly_engine::{Config, FlowId};
 
 const MSS: usize = 1460;

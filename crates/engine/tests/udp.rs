@@ -1,20 +1,15 @@
 //! UDP, datagram by datagram: who gets one, what is refused, what ICMP may say, and what waits for a neighbour.
 
-mod frames;
-
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
-use frames::{datagram, frame_of, icmp_error, read};
+use crate::frames::{OURS, PEERS, datagram, frame_of, icmp_error, read};
 use overfly_engine::{
     Config, Counters, Datagram, Engine, Error, Event, FlowId, Instant, Owner, Report, SendError, UdpId,
     Unreachable,
 };
 use overfly_wire::checksum::Sum;
 use overfly_wire::{FrameSink, MacAddr, arp, ethernet, icmpv4, icmpv6, ipv4, ipv6, udp};
-
-const OURS: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
-const PEERS: MacAddr = MacAddr([2, 0, 0, 0, 0, 2]);
 
 /// The two ends and a stranger, in both families.
 const FAMILIES: [[&str; 3]; 2] =

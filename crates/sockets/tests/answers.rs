@@ -1,12 +1,10 @@
 //! Calls at moments that a program meets seldom: what it is told over Overfly is what it is told over the kernel. The broker runs
 //! in this process. Needs root and python3.
 
-mod bench;
-
 use std::process::Command;
 
-use bench::lab::{CLIENT, SERVER};
-use bench::{Bench, peer, programs, run, sum, text};
+use crate::bench::lab::{CLIENT, SERVER};
+use crate::bench::{Bench, peer, programs, run, sum, text};
 
 /// What the script tells. `OVERFLY_CASES=a,b` takes only these.
 fn told(accelerates: bool, options: &[(&str, &str)]) -> String {

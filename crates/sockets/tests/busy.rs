@@ -1,8 +1,6 @@
 //! Processes that share a listener and serve one connection at a time, as pre-forking servers do: who is busy gets no new connection
 //! that another one could take. Each is done over the kernel too. The broker runs in this process. Needs root and python3.
 
-mod bench;
-
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -10,8 +8,8 @@ use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use bench::lab::SERVER;
-use bench::{Bench, Helper, programs, spawn, until};
+use crate::bench::lab::SERVER;
+use crate::bench::{Bench, Helper, programs, spawn, until};
 
 const PROCESSES: usize = 4;
 const WAYS: [&str; 3] = ["accept", "poll", "epoll"];

@@ -1,13 +1,11 @@
 //! EF_STACK_PER_THREAD=3: a process whose threads meet at its stack's lock divides, and one whose threads do not stays as it is. The broker
 //! runs in this process. Needs root, python3, memcached and haproxy.
 
-mod bench;
-
 use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 
-use bench::lab::{CLIENT, SERVER};
-use bench::{Bench, Helper, programs, run, spawn, sum, text};
+use crate::bench::lab::{CLIENT, SERVER};
+use crate::bench::{Bench, Helper, programs, run, spawn, sum, text};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// Debian's: another one's folder may be closed to ordinary users.

@@ -1,15 +1,13 @@
 //! Programs that make no calls for a while: what they sent arrives, who connects is answered, what comes is taken, as on the kernel.
 //! The broker runs in this process. Needs root and python3.
 
-mod bench;
-
 use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use bench::lab::{CLIENT, SERVER};
-use bench::{Bench, Helper, programs, spawn, sum, text, until};
+use crate::bench::lab::{CLIENT, SERVER};
+use crate::bench::{Bench, Helper, programs, spawn, sum, text, until};
 
 /// How long the program is elsewhere.
 const AWAY: Duration = Duration::from_secs(3);

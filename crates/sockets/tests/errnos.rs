@@ -1,13 +1,11 @@
 //! A walk through calls and states: what each call says, and what it leaves behind, over the kernel and over Overfly. The
 //! broker runs in this process. Needs root and python3.
 
-mod bench;
-
 use std::net::IpAddr;
 use std::process::Command;
 
-use bench::lab::{CLIENT, CLIENT_V6, SERVER, SERVER_V6};
-use bench::{Bench, peer, programs, run, sum, text};
+use crate::bench::lab::{CLIENT, CLIENT_V6, SERVER, SERVER_V6};
+use crate::bench::{Bench, peer, programs, run, sum, text};
 
 /// What differs: how the names of the states and of the call begin, and why.
 const EXPLAINED: [(&str, &str, &str); 17] = [

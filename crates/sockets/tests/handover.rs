@@ -1,14 +1,12 @@
 //! Connections that the kernel takes over while they are used: not a byte may be lost or repeated. The broker runs in this
 //! process. Needs root and python3.
 
-mod bench;
-
 use std::io::{BufRead, BufReader, Read};
 use std::net::IpAddr;
 use std::process::{Command, Stdio};
 
-use bench::lab::{CLIENT, CLIENT_V6, Namespace, SERVER, SERVER_V6};
-use bench::{Bench, Helper, peer, programs, run, spawn, sum, text};
+use crate::bench::lab::{CLIENT, CLIENT_V6, Namespace, SERVER, SERVER_V6};
+use crate::bench::{Bench, Helper, peer, programs, run, spawn, sum, text};
 
 /// Debian's: another one's folder may be closed to ordinary users.
 const PYTHON: &str = "/usr/bin/python3";

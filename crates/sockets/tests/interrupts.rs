@@ -1,12 +1,10 @@
 //! Signals, cancellation and forks in the middle of calls on sockets: what the program prints over Overfly is what it prints
 //! over the kernel. The broker runs in this process. Needs root, python3 and a C compiler.
 
-mod bench;
-
 use std::process::Command;
 
-use bench::lab::{CLIENT, SERVER};
-use bench::{Bench, compile, peer, run, sum, text};
+use crate::bench::lab::{CLIENT, SERVER};
+use crate::bench::{Bench, compile, peer, run, sum, text};
 
 /// What a program prints over the kernel, and over Overfly in several ways, is the same.
 fn same(name: &str, ways: &[&[(&str, &str)]]) {

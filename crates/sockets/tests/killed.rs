@@ -1,16 +1,14 @@
 //! Processes that are killed while they hold connections: the peers hear of it at once, as from the kernel, which ends what a dead
 //! process had. The broker runs in this process. Needs root and python3.
 
-mod bench;
-
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use bench::lab::{CLIENT, SERVER, SERVER_V6};
-use bench::{Bench, Helper, programs, spawn, until};
+use crate::bench::lab::{CLIENT, SERVER, SERVER_V6};
+use crate::bench::{Bench, Helper, programs, spawn, until};
 use rustix::net::{AddressFamily, SocketFlags, SocketType, bind, connect, socket_with};
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -176,8 +174,9 @@ fn a_connection_that_the_kernel_had_before_does_not_stand_in_the_way() {
     assert_eq!(client.read(&mut [0; 1]).unwrap(), 0);
     drop((client, listener));
     let waiting = || {
-        let sockets = bench::run(&bench.lab.server, Command::new("ss").args(["-tanH", "state", "time-wait"]));
-        bench::text(&sockets.stdout).contains(":40000")
+        let sockets =
+            crate::bench::run(&bench.lab.server, Command::new("ss").args(["-tanH", "state", "time-wait"]));
+        crate::bench::text(&sockets.stdout).contains(":40000")
     };
     assert!(waiting(), "the kernel has it in TIME_WAIT");
 

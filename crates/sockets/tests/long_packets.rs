@@ -2,16 +2,14 @@
 //! that a kernel peer sends together), and the change from one to another. Every byte is compared, with and without loss and
 //! reordering, whoever sends. The broker runs in this process. Needs root, python3, nft, tc and ethtool.
 
-mod bench;
-
 use std::io::{BufRead, BufReader, Read};
 use std::net::IpAddr;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use bench::lab::{CLIENT, CLIENT_V6, INTERFACE, Lab, Namespace, SERVER, SERVER_V6};
-use bench::{Bench, Helper, programs, run, spawn, sum, text, until};
+use crate::bench::lab::{CLIENT, CLIENT_V6, INTERFACE, Lab, Namespace, SERVER, SERVER_V6};
+use crate::bench::{Bench, Helper, programs, run, spawn, sum, text, until};
 use overfly_broker::Protocol;
 use overfly_steer::{Attachment, ChecksumOffload, Options, ReceiveOffload};
 

@@ -1,15 +1,13 @@
 //! Programs that are short of memory or descriptors: what the kernel would have served is served. The broker runs in this
 //! process. Needs root, nginx, python3 and util-linux.
 
-mod bench;
-
 use std::io::Read;
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use bench::lab::SERVER;
-use bench::{Bench, Helper, programs, run, spawn, until_within};
+use crate::bench::lab::SERVER;
+use crate::bench::{Bench, Helper, programs, run, spawn, until_within};
 
 /// Whether a limited server answers twenty requests, and what signal ended it.
 fn serves(bench: &Bench, server: &mut Command, port: u16) -> (bool, Option<i32>) {

@@ -1,8 +1,6 @@
 //! Real programs with the library preloaded, between two network namespaces: what they see must be what the kernel would
 //! show them. The broker runs in this process. Needs root, and nginx, curl and python3.
 
-mod bench;
-
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpStream};
 use std::process::{Child, Command, Stdio};
@@ -10,8 +8,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use bench::lab::{CLIENT, CLIENT_V6, INTERFACE, SERVER, SERVER_V6};
-use bench::{
+use crate::bench::lab::{CLIENT, CLIENT_V6, INTERFACE, SERVER, SERVER_V6};
+use crate::bench::{
     Bench, Helper, compile, noise, peer, programs, run, spawn, sum, text, until, until_within, wait,
 };
 
@@ -519,7 +517,7 @@ fn programs_die_with_the_broker() {
     until("workers are gone", || !workers.iter().any(alive));
     let Bench { broker, lab, .. } = bench;
     let mut sleeper = Command::new("sleep");
-    bench::preload(&mut sleeper).arg("60").env("OVERFLY_BROKER", broker.environment());
+    crate::bench::preload(&mut sleeper).arg("60").env("OVERFLY_BROKER", broker.environment());
     let mut sleeper = Helper(spawn(&lab.server, &mut sleeper));
     until("the leash is tied", || broker.counters().connections >= 6);
     std::thread::sleep(Duration::from_millis(200));

@@ -1,13 +1,11 @@
 //! Processes that share connections and listeners: fork, exec, spawned programs, passed descriptors, and OpenSSH's server.
 //! The broker runs in this process. Needs root, python3 and OpenSSH.
 
-mod bench;
-
 use std::os::unix::fs::PermissionsExt;
 use std::process::{Command, Stdio};
 
-use bench::lab::{CLIENT, SERVER};
-use bench::{Bench, Helper, peer, programs, run, spawn, sum, text};
+use crate::bench::lab::{CLIENT, SERVER};
+use crate::bench::{Bench, Helper, peer, programs, run, spawn, sum, text};
 
 /// Debian's: another one's folder may be closed to ordinary users.
 const PYTHON: &str = "/usr/bin/python3";
@@ -117,7 +115,7 @@ fn sshd_serves() {
     }
     let terminal = text(&ssh(&["-tt", &host, "tty; stty size"], Stdio::null()));
     assert!(terminal.starts_with("/dev/pts/"), "{terminal}");
-    let large = bench::noise(5, 20 << 20);
+    let large = crate::bench::noise(5, 20 << 20);
     std::fs::write(bench.path("large"), &large).unwrap();
     let input = std::fs::File::open(bench.path("large")).unwrap();
     assert!(ssh(&[&host, "cat"], input.into()) == large);

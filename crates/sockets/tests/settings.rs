@@ -1,12 +1,10 @@
 //! What an administrator sets, by sysctl or for a route, is seen over Overfly as it is over the kernel; what is not followed is
 //! named. The broker runs in this process. Needs root and python3.
 
-mod bench;
-
 use std::process::Command;
 
-use bench::lab::{CLIENT, SERVER};
-use bench::{Bench, peer, programs, run, sum, text};
+use crate::bench::lab::{CLIENT, SERVER};
+use crate::bench::{Bench, peer, programs, run, sum, text};
 
 /// What the script tells of `looks`.
 fn told(bench: &Bench, accelerates: bool, looks: &[&str]) -> String {
@@ -44,7 +42,7 @@ fn sysctl(bench: &Bench, looks: &[&str], name: &str, value: &str) {
 }
 
 /// A bench with the other end, and a congestion control that both have.
-fn bench() -> (Bench, bench::Helper) {
+fn bench() -> (Bench, crate::bench::Helper) {
     let bench = Bench::new(1);
     bench.lab.server.write("/proc/sys/net/ipv4/tcp_congestion_control", "reno");
     let peer = peer(&bench, &CLIENT.to_string());

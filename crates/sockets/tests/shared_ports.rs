@@ -1,15 +1,13 @@
 //! Programs that open one connection after the other from ports that connections share: between ends that the broker has steered here
 //! before they ask nobody, as long as nothing has changed. The broker runs in this process. Needs root, python3 and nft.
 
-mod bench;
-
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpListener;
 use std::process::{ChildStdout, Command, Stdio};
 use std::time::Duration;
 
-use bench::lab::{CLIENT, INTERFACE, SERVER};
-use bench::{Bench, Helper, programs, run, spawn, sum, text};
+use crate::bench::lab::{CLIENT, INTERFACE, SERVER};
+use crate::bench::{Bench, Helper, programs, run, spawn, sum, text};
 
 const PORT: u16 = 8080;
 

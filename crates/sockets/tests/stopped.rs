@@ -1,8 +1,6 @@
 //! Processes that share a listener, one of which is stopped: new connections go to those that look at what comes, so that the
 //! others' clients notice nothing. The broker runs in this process. Needs root and python3.
 
-mod bench;
-
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -10,8 +8,8 @@ use std::os::fd::OwnedFd;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use bench::lab::SERVER;
-use bench::{Bench, Helper, programs, run, spawn, text};
+use crate::bench::lab::SERVER;
+use crate::bench::{Bench, Helper, programs, run, spawn, text};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, getpeername, socket_with};

@@ -1,12 +1,10 @@
 //! Threads that make sockets and use each other's, with one stack for all of them and with a stack for each. The broker runs in
 //! this process. Needs root and python3.
 
-mod bench;
-
 use std::process::Command;
 
-use bench::lab::{CLIENT, SERVER};
-use bench::{Bench, peer, programs, run, sum, text};
+use crate::bench::lab::{CLIENT, SERVER};
+use crate::bench::{Bench, peer, programs, run, sum, text};
 
 /// Debian's: another one's folder may be closed to ordinary users.
 const PYTHON: &str = "/usr/bin/python3";

@@ -1,14 +1,12 @@
 //! Connections whose two ends are on one host: between accelerated programs, within one, and with programs that are not
 //! accelerated. The broker runs in this process. Needs root, python3, nginx, curl and Redis.
 
-mod bench;
-
 use std::io::{BufRead, BufReader, Read};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::process::{Command, Output, Stdio};
 
-use bench::lab::{Namespace, SERVER};
-use bench::{Bench, Helper, programs, run, spawn, sum, text, until};
+use crate::bench::lab::{Namespace, SERVER};
+use crate::bench::{Bench, Helper, programs, run, spawn, sum, text, until};
 use rustix::process::{Pid, Signal};
 
 const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);

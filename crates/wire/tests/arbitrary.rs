@@ -1,16 +1,14 @@
 //! Bytes that nobody meant as a packet: no parser panics, and each refuses with reasons of its own format only.
 
-mod strategies;
-
 use std::net::{Ipv4Addr, Ipv6Addr};
 
+use crate::strategies::{bytes, config};
 use overfly_wire::Malformed;
 use overfly_wire::icmpv4::Echo;
 use overfly_wire::ip::{self, Quote};
 use overfly_wire::tcp::Segment;
 use overfly_wire::{arp, ethernet, icmpv4, icmpv6, ipv4, ipv6, udp};
 use proptest::prelude::*;
-use strategies::{bytes, config};
 
 /// The reason, if there is one, has this format's name before the underscore.
 fn refused_as<T>(format: &str, result: &Result<T, Malformed>) -> Result<(), TestCaseError> {

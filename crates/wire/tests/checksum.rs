@@ -1,12 +1,10 @@
 //! The checksum against RFC 1071 written down word for word.
 
-mod strategies;
-
 use std::net::{IpAddr, Ipv4Addr};
 
+use crate::strategies::{address, bytes, config, ipv6_address};
 use overfly_wire::checksum::{Address, Sum, Template, copy_and_sum, pseudo_ipv4, pseudo_ipv6};
 use proptest::prelude::*;
-use strategies::{address, bytes, config, ipv6_address};
 
 /// RFC 1071 section 4.1, without any thought for speed.
 fn naive(bytes: &[u8]) -> u16 {

@@ -1,10 +1,9 @@
 //! Ethernet, ARP, IPv4, ICMP echo and UDP against smoltcp and etherparse, in both directions.
 
-mod strategies;
-
 use std::collections::HashSet;
 use std::net::Ipv4Addr;
 
+use crate::strategies::{address, bytes, config, mac, tcp_header};
 use etherparse::{
     ArpOperation, ArpPacket, Ethernet2Header, IcmpEchoHeader, Icmpv4Header, Icmpv4Type, IpDscp, IpEcn,
     IpFragOffset, IpNumber, Ipv4Header, Ipv4Options, PacketBuilder, SlicedPacket, TransportSlice, UdpHeader,
@@ -21,7 +20,6 @@ use smoltcp::wire::{
     EthernetProtocol, Icmpv4Packet, Icmpv4Repr, IpAddress, IpProtocol, Ipv4Packet, Ipv4Repr, UdpPacket,
     UdpRepr,
 };
-use strategies::{address, bytes, config, mac, tcp_header};
 
 fn ethernet_header() -> impl Strategy<Value = ethernet::Header> {
     (mac(), mac(), any::<u16>()).prop_map(|(destination, source, ethertype)| ethernet::Header {

@@ -1,10 +1,9 @@
 //! IPv6, ICMP errors of both versions, neighbour discovery and UDP over IPv6 against smoltcp and etherparse, in both
 //! directions, and cases worked out by hand.
 
-mod strategies;
-
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
+use crate::strategies::{address, bytes, config, ipv6_address, mac};
 use etherparse::{
     Icmpv4Header, Icmpv4Type, Icmpv6Header, Icmpv6Type, IpEcn, IpFragOffset, IpNumber, Ipv6Extensions,
     Ipv6FlowLabel, Ipv6FragmentHeader, Ipv6Header, Ipv6RawExtHeader, Ipv6RoutingExtensions, UdpHeader,
@@ -19,7 +18,6 @@ use smoltcp::wire::{
     EthernetAddress, Icmpv4DstUnreachable, Icmpv4Packet, Icmpv4Repr, Icmpv6DstUnreachable, Icmpv6Packet,
     Icmpv6Repr, IpAddress, IpProtocol, Ipv6Packet, NdiscNeighborFlags, NdiscRepr, UdpPacket,
 };
-use strategies::{address, bytes, config, ipv6_address, mac};
 
 const HERE: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 1);
 const THERE: Ipv6Addr = Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, 2);

@@ -1,9 +1,8 @@
 //! TCP against smoltcp and etherparse, in both directions, and cases worked out by hand.
 
-mod strategies;
-
 use std::net::{IpAddr, Ipv4Addr};
 
+use crate::strategies::{address, address_pair, bytes, config, fast_open, options, tcp_header};
 use etherparse::{TcpHeader, TcpOptionElement};
 use overfly_wire::Malformed;
 use overfly_wire::checksum::{Address, copy_and_sum, pseudo_ipv4};
@@ -15,7 +14,6 @@ use overfly_wire::tcp::{
 use proptest::prelude::*;
 use smoltcp::phy::ChecksumCapabilities;
 use smoltcp::wire::{IpAddress, TcpControl, TcpOption, TcpPacket, TcpRepr, TcpSeqNumber, TcpTimestampRepr};
-use strategies::{address, address_pair, bytes, config, fast_open, options, tcp_header};
 
 const SOURCE: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 1);
 const DESTINATION: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 2);

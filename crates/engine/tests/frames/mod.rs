@@ -5,7 +5,8 @@ use std::net::{IpAddr, SocketAddr};
 use overfly_wire::checksum::Sum;
 use overfly_wire::{MacAddr, ethernet, ipv4, ipv6, udp};
 
-use crate::{OURS, PEERS};
+pub(crate) const OURS: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
+pub(crate) const PEERS: MacAddr = MacAddr([2, 0, 0, 0, 0, 2]);
 
 /// An IP packet in a frame to us.
 pub(crate) fn frame_of(

@@ -1,8 +1,5 @@
 //! What the property tests draw their cases from.
 
-// Each test file is a crate of its own and takes what it needs.
-#![allow(dead_code)]
-
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use overfly_wire::MacAddr;

@@ -1,0 +1,29 @@
+//! One binary: each would compile the harness and the engine's generic code anew. `cargo xtask tidy` sees that no file is left out.
+
+mod adversaries;
+mod frames;
+mod goodput;
+mod harness;
+mod limits;
+mod network;
+mod offload;
+mod tcp_table;
+mod traces;
+mod traces_bbr;
+mod traces_cookies;
+mod traces_ecn;
+mod traces_fastopen;
+mod traces_handover;
+mod traces_ipv6;
+mod traces_linux;
+mod traces_loss;
+mod traces_neighbors;
+mod traces_path;
+mod traces_path_mtu;
+mod traces_review;
+mod traces_sack;
+mod traces_settings;
+mod traces_time_wait;
+mod traces_timers;
+mod traces_window;
+mod udp;
