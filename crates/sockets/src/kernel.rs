@@ -359,10 +359,15 @@ pub(crate) fn call_of_thread(thread: i32) -> String {
     text(&format!("/proc/self/task/{thread}/syscall"))
 }
 
+/// Whether a descriptor is an epoll set's, as far as /proc says.
+pub(crate) fn is_epoll(descriptor: i32) -> bool {
+    let link = rustix::fs::readlink(format!("/proc/self/fd/{descriptor}"), Vec::new());
+    link.is_ok_and(|link| link.as_bytes() == b"anon_inode:[eventpoll]")
+}
+
 /// The descriptors that an epoll set of this process watches, by which they were added (proc_pid_fdinfo(5)); none of anything else.
 pub(crate) fn watched_in(set: i32) -> Vec<i32> {
-    let link = rustix::fs::readlink(format!("/proc/self/fd/{set}"), Vec::new());
-    if link.is_ok_and(|link| link.as_bytes() != b"anon_inode:[eventpoll]") {
+    if !is_epoll(set) {
         return Vec::new();
     }
     let text = text(&format!("/proc/self/fdinfo/{set}"));

@@ -7,7 +7,7 @@ use rustix::io::Errno;
 
 use super::{Answer, CLOSED, lock_socket};
 use crate::interest::{SetId, bits};
-use crate::kernel::now;
+use crate::kernel::{is_epoll, now};
 use crate::process::contexts::{self, at};
 use crate::process::rounds::Rounds;
 use crate::process::sets::shared;
@@ -25,7 +25,9 @@ pub(crate) fn epoll_ctl(
     event: Option<libc::epoll_event>,
 ) -> Answer<()> {
     let set = match table::lookup(epoll) {
-        Entry::Set(set) => set,
+        Entry::Set(set) => Some(set),
+        // A set of another process, or one that an earlier image has made.
+        Entry::Kernel if operation == libc::EPOLL_CTL_ADD && event.is_some() && is_epoll(epoll) => None,
         Entry::Cached(_) | Entry::Internal => return Answer::error(CLOSED),
         Entry::Kernel | Entry::Socket(_) => return Answer::Kernel,
     };
@@ -36,6 +38,10 @@ pub(crate) fn epoll_ctl(
     let (mut guard, id) = match lock_socket(descriptor) {
         Ok(locked) => locked,
         Err(answer) => return answer,
+    };
+    let Some(set) = set.filter(|set| operation != libc::EPOLL_CTL_ADD || !shared(*set).is_passed_on()) else {
+        let told = WakeOnDrop(&mut guard);
+        return told.0.share_in_set(id, descriptor).map_or_else(Answer::error, |()| Answer::Kernel);
     };
     if operation != libc::EPOLL_CTL_ADD {
         return control(WakeOnDrop(&mut guard).0, (epoll, set), operation, (descriptor, id), event);
@@ -84,12 +90,25 @@ pub(super) fn expose(rounds: &mut Rounds, set: SetId, descriptor: i32) {
     }
 }
 
-/// A set is watched by another: whoever waits in that one looks at every context.
-fn watch_set(inner: SetId, descriptor: i32, outer: SetId) {
+/// A set is watched by another, which may be another process's: whoever waits in that one looks at every context.
+fn watch_set(inner: SetId, descriptor: i32, outer: Option<SetId>) {
     expose(&mut Rounds::new(), inner, descriptor);
-    if shared(outer).join_all() {
+    if let Some(outer) = outer
+        && shared(outer).join_all()
+    {
         contexts::each(|process| process.wake_set(Some(outer)));
     }
+}
+
+/// A set is about to be another process's, too: what it watches, now and later, is the kernel's.
+pub(super) fn share_set(set: SetId, descriptor: i32) -> Result<(), Errno> {
+    shared(set).pass_on();
+    for context in contexts::all() {
+        let mut guard = at(context);
+        WakeOnDrop(&mut guard).0.share_watched(set)?;
+    }
+    expose(&mut Rounds::new(), set, descriptor);
+    Ok(())
 }
 
 /// epoll_ctl() for a socket whose context's lock is held.
@@ -196,7 +215,7 @@ fn modify(
         _ if in_kernel => event,
         SocketState::Listening | SocketState::Datagram => {
             process.sets[set].entered = true;
-            listener_event(id, event.events)
+            if shared(set).is_passed_on() { event } else { listener_event(id, event.events) }
         }
         _ => return Answer::ok(()),
     };

@@ -12,6 +12,7 @@ use self::close::close_set;
 pub(crate) use self::close::{about_to_replace, close, close_range, linger_at_last, shutdown};
 pub(crate) use self::connect::{connect, disconnect, open_fast};
 pub(crate) use self::listen::{accept, kernel_says, listened};
+use super::control::share_set;
 use super::{Answer, CLOSED, datagram, lock_entry};
 use crate::kernel;
 use crate::process::contexts::{self, at, at_own};
@@ -129,8 +130,7 @@ pub(crate) fn share(descriptor: i32) -> Result<(), Errno> {
         return Ok(());
     }
     if let Entry::Set(set) = table::lookup(descriptor) {
-        contexts::each(|process| process.share_watched(set));
-        return Ok(());
+        return share_set(set, descriptor);
     }
     let mut guard = lock_entry(descriptor).map_or_else(process, |(guard, _)| guard);
     let told = WakeOnDrop(&mut guard);

@@ -74,7 +74,7 @@ pub unsafe extern "C" fn epoll_ctl(
     descriptor: c_int,
     event: *mut epoll_event,
 ) -> c_int {
-    if is_ours(epoll) && is_ours(descriptor) {
+    if is_ours(descriptor) {
         // SAFETY: the program lends the record for the call if it is not null.
         let record = (!event.is_null()).then(|| unsafe { event.read_unaligned() });
         if let Answer::Done(outcome) = control::epoll_ctl(epoll, operation, descriptor, record) {

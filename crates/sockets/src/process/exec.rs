@@ -17,6 +17,7 @@ pub(crate) fn before_exec() {
     contexts::each(|process| {
         process.claim_inherited();
         process.leave_refusals();
+        process.leave_sets();
         let listeners: Vec<_> = process.stack.listeners().collect();
         for &id in &listeners {
             process.restore_blocking(id, process.stack.socket(id).descriptor);
@@ -59,6 +60,19 @@ impl Process {
                 Side::Loopback => self.hand_over_within_host(id, None),
                 Side::Network => self.hand_over_nobodys(id),
             };
+        }
+    }
+
+    /// The next image hears in its sets of the kernel's sockets, with the program's data. A set that was there before this process was forked is
+    /// its parent's.
+    fn leave_sets(&mut self) {
+        for descriptor in 0..table::length() {
+            if let Entry::Set(set) = table::lookup(descriptor)
+                && self.sets.get_mut(set).is_some_and(|record| !record.inherited)
+                && !kernel::is_close_on_exec(descriptor)
+            {
+                let _ = self.share_watched(set);
+            }
         }
     }
 

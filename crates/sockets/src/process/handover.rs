@@ -8,11 +8,12 @@ use overfly_broker::PairEnd;
 use overfly_broker::connection::Connection;
 use rustix::io::Errno;
 
-use super::Process;
+use super::{Process, leave_to_kernel};
 use crate::interest::SetId;
 use crate::kernel::{self, now};
 use crate::options::{self, Backing};
 use crate::socket::{Settings, Side, Socket, SocketId, SocketState, presented};
+use crate::statistics::Why;
 use crate::sys;
 use crate::table::{self, Entry};
 
@@ -276,14 +277,39 @@ impl Process {
         }
     }
 
-    /// A set is about to be somebody else's too, who will have in it what is the kernel's.
-    pub(crate) fn share_watched(&mut self, set: SetId) {
-        for id in self.stack.watched(set) {
-            let state = self.stack.socket(id).state;
-            if matches!(state, SocketState::Connecting | SocketState::Connected | SocketState::Ended) {
-                let _ = self.hand_over(id);
-            }
+    /// A set is about to be somebody else's too, who will hear in it of the kernel's sockets alone: what it watches is the kernel's. A
+    /// listener whose connections wait here, and a UDP socket with datagrams, stay, as the kernel's queues cannot be given those.
+    pub(crate) fn share_watched(&mut self, set: SetId) -> Result<(), Errno> {
+        for (id, descriptor) in self.stack.watched(set) {
+            self.share_in_set(id, descriptor)?;
         }
+        let Some(record) = self.sets.get_mut(set) else { return Ok(()) };
+        let epoll = record.descriptor;
+        for (id, descriptor) in self.stack.watched(set) {
+            self.stack.watchers(id, |its| {
+                if its.set == set.0 && its.descriptor == descriptor && !its.in_kernel {
+                    let event = libc::epoll_event { events: its.armed(), u64: its.data };
+                    let _ = sys::epoll_control(epoll, libc::EPOLL_CTL_MOD, descriptor, &raw const event);
+                }
+            });
+        }
+        Ok(())
+    }
+
+    /// A socket is about to be watched by a set that others have, or are about to have.
+    pub(crate) fn share_in_set(&mut self, id: SocketId, descriptor: i32) -> Result<(), Errno> {
+        match self.stack.socket(id).state {
+            SocketState::Listening => {
+                if !self.stack.has_pending(id) {
+                    self.part_if_it_listens(id);
+                    leave_to_kernel(self, id);
+                }
+            }
+            SocketState::Candidate => leave_to_kernel(self, id),
+            _ => return self.share(descriptor),
+        }
+        self.left(Why::KernelEpoll);
+        Ok(())
     }
 
     /// `descriptor` is about to be somebody else's too: a connection is handed over first.

@@ -93,7 +93,7 @@ impl Process {
     /// it join.
     #[cold]
     pub(crate) fn sockets_join(&mut self, set: SetId) {
-        for id in self.stack.watched(set) {
+        for (id, _) in self.stack.watched(set) {
             if !matches!(self.stack.socket(id).state, SocketState::Listening | SocketState::Datagram) {
                 continue;
             }

@@ -17,6 +17,8 @@ pub(crate) struct Shared {
     pub(crate) inherited: AtomicBool,
     /// Somebody has waited in it by a call that the library sees.
     waited: AtomicBool,
+    /// It was passed on (SCM_RIGHTS): whoever has it hears of the kernel's sockets alone.
+    passed_on: AtomicBool,
 }
 
 /// Sets of a chunk, and chunks: as many sets as there may be descriptors.
@@ -41,6 +43,7 @@ pub(crate) fn shared(set: SetId) -> &'static Shared {
             exposed: AtomicBool::new(false),
             inherited: AtomicBool::new(false),
             waited: AtomicBool::new(false),
+            passed_on: AtomicBool::new(false),
         };
         let made = Box::into_raw(Box::new(core::array::from_fn(|_| new())));
         let before = core::ptr::null_mut();
@@ -121,6 +124,16 @@ impl Shared {
         self.exposed.store(false, Ordering::SeqCst);
         self.inherited.store(false, Ordering::SeqCst);
         self.waited.store(false, Ordering::SeqCst);
+        self.passed_on.store(false, Ordering::SeqCst);
+    }
+
+    /// Others are about to have it: what it watches from now on is the kernel's.
+    pub(crate) fn pass_on(&self) {
+        self.passed_on.store(true, Ordering::SeqCst);
+    }
+
+    pub(crate) fn is_passed_on(&self) -> bool {
+        self.passed_on.load(Ordering::SeqCst)
     }
 
     /// Somebody has waited in it by a call that the library sees. Until then it may be that who waits there makes the system call

@@ -164,7 +164,7 @@ impl Process {
         }
     }
 
-    fn part_if_it_listens(&mut self, id: SocketId) {
+    pub(super) fn part_if_it_listens(&mut self, id: SocketId) {
         if self.stack.socket(id).listening.is_some() {
             self.part(id);
         }

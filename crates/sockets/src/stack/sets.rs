@@ -143,10 +143,10 @@ impl<T: Link> Stack<T> {
         self.sockets.interests.of_set(set).next().is_some()
     }
 
-    /// Sockets in a set.
-    pub(crate) fn watched(&self, set: SetId) -> Vec<SocketId> {
-        let interests = &self.sockets.interests;
-        interests.of_set(set).map(|index| SocketId(interests.at(index).socket)).collect()
+    /// Sockets in a set, and the descriptors that it has them by.
+    pub(crate) fn watched(&self, set: SetId) -> Vec<(SocketId, i32)> {
+        let watched = self.sockets.interests.of_set(set).map(|index| self.sockets.interests.at(index));
+        watched.map(|interest| (SocketId(interest.socket), interest.descriptor)).collect()
     }
 
     /// Descriptors in a set whose connections, or UDP sockets, are an ancestor's.

@@ -154,7 +154,6 @@ const OWN_DATAGRAMS: &str = "of a UDP socket that several processes have by a fo
 const GOES_TO_CHILD: &str = "what waits in a UDP socket at user level goes to the child that uses it first: the parent does not see it any more";
 const ERROR_OF_OTHERS: &str = "of a UDP socket that several processes have by a fork, and that one of them connects, the ICMP error of what is sent then is lost if \
      another one has used it before: it comes to the stack of that one, which has not heard yet that it is connected";
-const FOREIGN_DATA: &str = "an epoll set that was passed on (SCM_RIGHTS) says of listeners and UDP sockets that were in it at user level data of the library's own";
 const LOST_AT_EXEC: &str = "what waits in a UDP socket at user level when its process calls exec is lost: the kernel's queue cannot be given it";
 
 const REFUSED_BEFORE: &str = "that a connect() was refused, which AF_UNSPEC has ended since, is not told any more once the socket is passed on (SCM_RIGHTS)";
@@ -182,7 +181,7 @@ const fn within_host(
     Known { place: Some(Place::Host), ..known(step, told, after, reason) }
 }
 
-pub(crate) static KNOWN: [Known; 212] = [
+pub(crate) static KNOWN: [Known; 211] = [
     known(
         "* bind *",
         ("0", "EINVAL"),
@@ -345,7 +344,6 @@ pub(crate) static KNOWN: [Known; 212] = [
         &["L dgram *", "L fork", "* send* *", "C connect *", "C send* *"],
         ERROR_OF_OTHERS,
     ),
-    known("* wait *", ("1 *:IN*", "1 IN*"), &["* ctl * add *", "* give *", "* take *"], FOREIGN_DATA),
     known("*", ("*", "*select *has waited: EBADF*"), &["* select *", "* leave *"], CLOSED_UNDER_A_CALL),
     known("* poll2 *", ("0 - -*", "2 OUT OUT*"), &["* fork", "* fill *", "@ *"], ANOTHER_QUEUE),
     within_host("* writev *", ("EPIPE", "ECONNRESET"), FORK_CLOSED_AND_SHUT, ONE_END),

@@ -1,6 +1,6 @@
 //! Sequences about exec and about descriptors that are passed on, which differed once and must not again, as in [`super::found`].
 
-pub(crate) const PASSED: [(&str, &str); 35] = [
+pub(crate) const PASSED: [(&str, &str); 39] = [
     (
         "seed 80001145: what is refused is so for the next image, too",
         "v4\n\
@@ -546,5 +546,86 @@ pub(crate) const PASSED: [(&str, &str); 35] = [
          L connect a 5\n\
          L sendto a 5 100 -\n\
          C recvfrom c 2000 p",
+    ),
+    (
+        "a set that was passed on tells of a listener in it what the kernel would",
+        "host\n\
+         R socket a b\n\
+         R bind a 5\n\
+         R listen a 8\n\
+         L socket l n\n\
+         L bind l 6\n\
+         L listen l 8\n\
+         L epoll b\n\
+         L ctl b add l I\n\
+         L wait b 0\n\
+         L give b\n\
+         L take d\n\
+         R socket c b\n\
+         R connect c 6\n\
+         L wait d +\n\
+         L wait b +\n\
+         L accept l m n\n\
+         L wait d 0",
+    ),
+    (
+        "what is added to a set that came from elsewhere is the kernel's",
+        "v6\n\
+         R socket a b\n\
+         R bind a 5\n\
+         R listen a 8\n\
+         R poll a I 0\n\
+         L epoll b\n\
+         L give b\n\
+         L take d\n\
+         L socket a n\n\
+         L connect a 5\n\
+         L ctl d add a IO\n\
+         L wait d +\n\
+         R accept a c b\n\
+         R send c 5 d\n\
+         L wait d +\n\
+         L recv a 5 d",
+    ),
+    (
+        "and what is added to one after it was passed on",
+        "v6\n\
+         R socket a b\n\
+         R bind a 5\n\
+         R listen a 8\n\
+         R poll a I 0\n\
+         L epoll b\n\
+         L give b\n\
+         L take d\n\
+         L socket a n\n\
+         L connect a 5\n\
+         L ctl b add a IO\n\
+         L wait d +\n\
+         R accept a c b\n\
+         R send c 5 d\n\
+         L wait d +\n\
+         L recv a 5 d",
+    ),
+    (
+        "a set that the next image has tells of a listener with the program's data",
+        "host\n\
+         L socket l n\n\
+         L bind l 6\n\
+         L listen l 8\n\
+         L epoll b\n\
+         L ctl b add l I\n\
+         L wait b 0\n\
+         L exec\n\
+         R socket c b\n\
+         R connect c 6\n\
+         L wait b +\n\
+         L accept l m n\n\
+         L socket k n\n\
+         R socket a b\n\
+         R bind a 5\n\
+         R listen a 8\n\
+         L connect k 5\n\
+         L ctl b add k O\n\
+         L wait b +",
     ),
 ];
