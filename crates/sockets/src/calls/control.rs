@@ -103,6 +103,8 @@ fn watch_set(inner: SetId, descriptor: i32, outer: Option<SetId>) {
 /// A set is about to be another process's, too: what it watches, now and later, is the kernel's.
 pub(super) fn share_set(set: SetId, descriptor: i32) -> Result<(), Errno> {
     shared(set).pass_on();
+    // What stays at user level in it has joined already.
+    shared(set).begins_to_wait();
     for context in contexts::all() {
         let mut guard = at(context);
         WakeOnDrop(&mut guard).0.share_watched(set)?;

@@ -299,13 +299,11 @@ impl Process {
     /// A socket is about to be watched by a set that others have, or are about to have.
     pub(crate) fn share_in_set(&mut self, id: SocketId, descriptor: i32) -> Result<(), Errno> {
         match self.stack.socket(id).state {
-            SocketState::Listening => {
-                if !self.stack.has_pending(id) {
-                    self.part_if_it_listens(id);
-                    leave_to_kernel(self, id);
-                }
+            SocketState::Listening if self.stack.has_pending(id) => return Ok(()),
+            SocketState::Candidate | SocketState::Listening => {
+                self.part_if_it_listens(id);
+                leave_to_kernel(self, id);
             }
-            SocketState::Candidate => leave_to_kernel(self, id),
             _ => return self.share(descriptor),
         }
         self.left(Why::KernelEpoll);
