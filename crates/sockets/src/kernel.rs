@@ -3,6 +3,7 @@
 mod connection;
 mod ports;
 mod refusal;
+pub(crate) mod standard_error;
 
 use core::net::{IpAddr, SocketAddr};
 use core::sync::atomic::{AtomicBool, Ordering};
@@ -434,13 +435,15 @@ pub(crate) fn complain_to_log(on: bool) {
     LOGS.store(on, Ordering::Relaxed);
 }
 
-/// One line for whoever runs the program.
+/// One line for whoever runs the program, if anybody reads it as that.
 pub(crate) fn complain(message: &str) {
     if LOGS.load(Ordering::Relaxed) && log(message).is_ok() {
         return;
     }
-    let line = format!("overfly: {message}\n");
-    let _ = rustix::io::write(borrow(2), line.as_bytes());
+    if standard_error::takes_lines() {
+        let line = format!("overfly: {message}\n");
+        let _ = rustix::io::write(borrow(2), line.as_bytes());
+    }
 }
 
 #[cfg(test)]

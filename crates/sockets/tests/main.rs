@@ -13,6 +13,7 @@ mod interrupts;
 mod killed;
 mod long_packets;
 mod memory;
+mod messages;
 mod preload;
 mod processes;
 mod settings;

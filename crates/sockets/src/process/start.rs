@@ -41,6 +41,7 @@ pub(super) enum Start {
 impl Process {
     /// Reads the environment. Returns whether the program is to be accelerated.
     pub(super) fn configure(&mut self) -> bool {
+        kernel::standard_error::remember();
         let variable = |name: &str| std::env::var_os(name).map(|value| value.to_string_lossy().into_owned());
         match Options::read(variable) {
             Ok(options) => self.options = options,
