@@ -188,6 +188,25 @@ fn packet_information_is_told_at_user_level() {
     }
 }
 
+/// A socket that may send to all hosts of a network, as chrony's: what it sends to one of them is at user level.
+#[test]
+fn who_may_send_to_all_hosts_talks_to_one_at_user_level() {
+    let bench = Bench::new();
+    let Lab { server: ours, client: theirs, .. } = &bench.lab;
+    let server = Server::start(&bench, theirs, false, CLIENT.into());
+    let [(expected, _), (said, statistics)] = [false, true].map(|accelerated| {
+        let mut command = bench.python(accelerated);
+        command.args(["broadcast", &SERVER.to_string(), &CLIENT.to_string()]);
+        let output = ours.within(|| command.output().unwrap());
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        (text(&output.stdout), text(&output.stderr))
+    });
+    assert_eq!(said, expected, "{statistics}");
+    assert_eq!(counter(&statistics, "rx_datagrams"), 20, "{statistics}");
+    assert_eq!(counter(&statistics, "tx_datagrams"), 20, "{statistics}");
+    server.quit(ours);
+}
+
 /// Sockets that send several datagrams in one call and read several in one: as QUIC servers do. The peer is the kernel's, and then
 /// at user level too.
 #[test]

@@ -428,6 +428,7 @@ pub(crate) const TABLE: &[SocketOption] = &[
     option!(IPPROTO_TCP TCP_FASTOPEN_CONNECT).kernel_only(When::Next).refused(Refused::Always),
     // ---- of UDP sockets ----
     option!(SOL_SOCKET SO_REUSEADDR).datagram(IN_KERNEL, Datagram::Kernel),
+    option!(SOL_SOCKET SO_BROADCAST).datagram(IN_KERNEL, Datagram::Kernel),
     option!(SOL_SOCKET SO_REUSEPORT).datagram(IN_KERNEL, Datagram::Kernel),
     option!(IPPROTO_IP IP_FREEBIND).datagram(IN_KERNEL, Datagram::Kernel),
     option!(IPPROTO_IPV6 IPV6_FREEBIND).datagram(IN_KERNEL, Datagram::Kernel),

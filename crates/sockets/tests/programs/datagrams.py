@@ -517,6 +517,27 @@ def share(own, count):
                 server.close()
 
 
+def broadcast(own, peer, count):
+    """Asks a peer, with the option that lets a socket send to all hosts of a network, and sends to them."""
+    one = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    one.settimeout(5)
+    one.bind((own, 0))
+    everybody = peer.rpartition(".")[0] + ".255"
+    failing("not allowed", lambda: one.sendto(b"all", (everybody, 9)))
+    failing("nor to connect", lambda: one.connect((everybody, 9)))
+    one.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
+    say("option", one.getsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST))
+    for number in range(count):
+        one.sendto(b"%d" % number, (peer, PORT))
+        say("asked", one.recvfrom(100))
+        say("all", one.sendto(b"all", (everybody, 9)))
+    two = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+    two.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
+    two.connect((everybody, 9))
+    say("connected", two.getpeername(), two.send(b"all"))
+    two.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 0)
+
+
 if sys.argv[1] == "serve":
     serve(sys.argv[2])
 elif sys.argv[1] == "share":
@@ -525,6 +546,8 @@ elif sys.argv[1] == "errors":
     errors(sys.argv[3])
 elif sys.argv[1] == "joined":
     joined(sys.argv[3], 20)
+elif sys.argv[1] == "broadcast":
+    broadcast(sys.argv[2], sys.argv[3], 20)
 elif sys.argv[1] == "information":
     information(sys.argv[2], sys.argv[3], 100)
 else:
