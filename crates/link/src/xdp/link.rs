@@ -2,6 +2,7 @@
 
 mod counted;
 mod idle;
+mod kick;
 mod renewal;
 mod written;
 
@@ -78,6 +79,8 @@ pub struct XdpLink {
     /// The device took nothing at the last kick: there is none until it has finished with a frame, or the stack has looked for
     /// what came. Whoever is to empty the device's queue may need this processor.
     is_stuck: bool,
+    /// Frames written when the interface was down or gone at a kick: it is tried again when there are more (a retransmission, a probe).
+    refused_at: Option<u32>,
     /// Frames written when [`Link::post`] last asked for a kick.
     asked: u32,
     /// How the XDP program knows that this stack looks for what came.
@@ -153,6 +156,7 @@ impl XdpLink {
             unreaped: 0,
             wakeup_flag_seen: false,
             is_stuck: false,
+            refused_at: None,
             asked: 0,
             pulse,
             unseen: false,
@@ -253,7 +257,8 @@ impl XdpLink {
         if self.is_stuck && self.reap() > 0 {
             self.is_stuck = false;
         }
-        self.transmit.outstanding() > 0 && !self.is_stuck && self.needs_kick()
+        let is_refused = self.refused_at == Some(self.transmit.written());
+        self.transmit.outstanding() > 0 && !self.is_stuck && !is_refused && self.needs_kick()
     }
 
     /// Takes back what the kernel has done with, now and then.
@@ -263,46 +268,6 @@ impl XdpLink {
             // Where the kernel copies, all is done by now: the same few frames again stay in the cache.
             if self.is_free(0) {
                 self.cursor = 0;
-            }
-        }
-    }
-
-    /// Whether the kernel must be told of published frames.
-    fn needs_kick(&mut self) -> bool {
-        if !self.zero_copy {
-            return true;
-        }
-        // The flag of a socket that joins a pool late is not set until the driver changes its mind once
-        // (xsk_set_tx_need_wakeup returns early when the pool's flag is set), so it counts only once it was seen.
-        let wanted = self.transmit.ring().needs_wakeup();
-        self.wakeup_flag_seen |= wanted;
-        wanted || !self.wakeup_flag_seen
-    }
-
-    /// Calls `sendto` until the kernel has taken all published frames or makes no progress.
-    fn kick(&mut self) {
-        let mut outstanding = self.transmit.outstanding();
-        loop {
-            self.counters.kicks += 1;
-            let result = socket::kick(self.queues[self.transmit_queue].socket.as_fd());
-            let left = self.transmit.outstanding();
-            let progress = left < outstanding;
-            outstanding = left;
-            match result {
-                Ok(()) if self.zero_copy || left == 0 => return,
-                Ok(()) if progress => {}
-                // The budget of one call is used up, or the completion ring is full, or the device's queue.
-                Ok(()) | Err(Errno::AGAIN | Errno::INTR) => {
-                    if !progress && self.reap() == 0 {
-                        self.counters.transmit_again += 1;
-                        self.is_stuck = true;
-                        return;
-                    }
-                }
-                Err(errno) => return self.kick_failed(errno),
-            }
-            if left == 0 {
-                return;
             }
         }
     }
@@ -544,8 +509,13 @@ impl Link for XdpLink {
                 sched_yield();
             }
             Errno::NOBUFS | Errno::NOMEM => self.counters.transmit_no_memory += 1,
-            Errno::NETDOWN | Errno::NXIO => self.counters.transmit_interface_down += 1,
-            _ => self.counters.transmit_failed += 1,
+            _ => {
+                match errno {
+                    Errno::NETDOWN | Errno::NXIO => self.counters.transmit_interface_down += 1,
+                    _ => self.counters.transmit_failed += 1,
+                }
+                self.refused_at = Some(self.transmit.written());
+            }
         }
     }
 

@@ -1,7 +1,7 @@
 //! A link whose kernel is the test's own: what leaves by the ring and as frames of several segments stays in its flow's order, whatever
 //! the kernel takes and when, and packets of several descriptors come in whole. No privilege, no device, and a seed for each run.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::Rc;
 
@@ -219,6 +219,7 @@ fn link(layout: PoolLayout, queue: Queue, transmit: Ring<XdpDesc>, packet_socket
         unreaped: 0,
         wakeup_flag_seen: false,
         is_stuck: false,
+        refused_at: None,
         asked: 0,
         pulse: None,
         unseen: false,
@@ -490,4 +491,30 @@ fn a_link_that_loses_its_long_frames_cuts_them() {
         (0..STEPS / 2).for_each(|_| drive.step());
     });
     assert!(long.cut > 0 && long.frames > 0, "{long:?}");
+}
+
+#[test]
+fn an_interface_that_is_down_or_gone_is_not_kicked_again_before_there_is_more() {
+    for errno in [Errno::NXIO, Errno::NETDOWN] {
+        let mut run = Run::new(1);
+        let kicks = Rc::new(Cell::new(0));
+        let counted = Rc::clone(&kicks);
+        pretended::kicks_with(move || {
+            counted.set(counted.get() + 1);
+            Err(errno)
+        });
+        for frames in 1..4 {
+            let written = run.link.transmit.written();
+            while run.link.transmit.written() == written {
+                run.write(false);
+            }
+            for _ in 0..10 {
+                // As each look for frames does.
+                run.link.retry();
+                run.link.flush();
+                assert!(run.link.post(false).is_none(), "who waits would never sleep");
+            }
+            assert_eq!(kicks.get(), frames, "{errno}");
+        }
+    }
 }
