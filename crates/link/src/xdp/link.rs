@@ -79,7 +79,7 @@ pub struct XdpLink {
     /// The device took nothing at the last kick: there is none until it has finished with a frame, or the stack has looked for
     /// what came. Whoever is to empty the device's queue may need this processor.
     is_stuck: bool,
-    /// Frames written when the interface was down or gone at a kick: it is tried again when there are more (a retransmission, a probe).
+    /// Frames written when a kick was refused, as the interface is down or gone: there is none until there are more.
     refused_at: Option<u32>,
     /// Frames written when [`Link::post`] last asked for a kick.
     asked: u32,
@@ -257,8 +257,8 @@ impl XdpLink {
         if self.is_stuck && self.reap() > 0 {
             self.is_stuck = false;
         }
-        let is_refused = self.refused_at == Some(self.transmit.written());
-        self.transmit.outstanding() > 0 && !self.is_stuck && !is_refused && self.needs_kick()
+        let is_vain = self.is_stuck || self.refused_at == Some(self.transmit.written());
+        self.transmit.outstanding() > 0 && !is_vain && self.needs_kick()
     }
 
     /// Takes back what the kernel has done with, now and then.
@@ -509,13 +509,7 @@ impl Link for XdpLink {
                 sched_yield();
             }
             Errno::NOBUFS | Errno::NOMEM => self.counters.transmit_no_memory += 1,
-            _ => {
-                match errno {
-                    Errno::NETDOWN | Errno::NXIO => self.counters.transmit_interface_down += 1,
-                    _ => self.counters.transmit_failed += 1,
-                }
-                self.refused_at = Some(self.transmit.written());
-            }
+            _ => self.refused(errno),
         }
     }
 

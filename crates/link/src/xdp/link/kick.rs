@@ -48,4 +48,15 @@ impl XdpLink {
             }
         }
     }
+
+    /// The interface is down or gone, or something else that another kick does not mend: the next one comes with the next frame, such as a
+    /// retransmission.
+    #[cold]
+    pub(super) fn refused(&mut self, errno: Errno) {
+        match errno {
+            Errno::NETDOWN | Errno::NXIO => self.counters.transmit_interface_down += 1,
+            _ => self.counters.transmit_failed += 1,
+        }
+        self.refused_at = Some(self.transmit.written());
+    }
 }
