@@ -86,7 +86,8 @@ fn all_succeed(lab: &Lab, options: &[&str], path: &str) {
     let options = [&["--address", "10.77.0.3/24", "-t", "2", "-c", "16", "-n", "2000"], options].concat();
     let json = report(&load(lab, &options, path).output().expect("start the generator"));
     let json: Value = serde_json::from_str(&json).expect("JSON");
-    assert_eq!(json["succeeded"], 2000, "{options:?} /{path}: {json}");
+    let errors = &json["errors"];
+    assert_eq!(json["succeeded"], 2000, "{errors} {options:?} /{path}: {json}");
 }
 
 /// How often the generator's threads had to look for another server process.

@@ -96,6 +96,7 @@ impl<O: Owner> Turn<'_, O> {
                     self.report_old(sequence, end);
                     self.asked_again(arrival);
                 } else {
+                    self.probed(arrival);
                     self.challenge();
                 }
             }
@@ -218,6 +219,21 @@ impl<O: Owner> Turn<'_, O> {
         }
     }
 
+    /// The peer asks whether the window is open, or whether we live (RFC 9293 section 3.8.4), by an acknowledgment with the number before
+    /// the next one: it is answered where the peer is by now. Only the peer knows both numbers.
+    fn probed(&mut self, arrival: &Arrival<'_>) {
+        let flow = &mut *self.flow;
+        let acknowledgment = arrival.acknowledgment();
+        let knows_us =
+            at_or_before(flow.send_una, acknowledgment) && at_or_before(acknowledgment, flow.send_next);
+        if arrival.sequence() + 1 == flow.receive_next
+            && knows_us
+            && arrival.segment.flags().contains(TcpFlags::ACK)
+        {
+            flow.next_hop = arrival.next_hop;
+        }
+    }
+
     /// The SYN and ACK of a peer that opened at the same time (RFC 9293 section 3.5, figure 7): the handshake is done. Both sent
     /// it, so that neither needs another, but for one that asks again because ours was lost.
     fn both_opened(&mut self, arrival: &Arrival<'_>) -> Verdict {
@@ -287,9 +303,12 @@ impl<O: Owner> Turn<'_, O> {
             self.shared.counters.drop_window += 1;
             flow.flags.set(Flags::ACK_NOW);
             self.owner.acted(self.id, Act::AfterWindow { bytes: (data.len() - room) as u32 });
+            // A probe of a window may be a byte behind it.
+            self.asked_again(arrival);
             data = &data[..room];
             fin = false;
         }
+        let flow = &mut *self.flow;
         if !data.is_empty() && flow.flags.has(Flags::DETACHED) {
             // RFC 9293 section 3.6.1: data that nobody will read.
             self.shared.counters.drop_no_owner += 1;

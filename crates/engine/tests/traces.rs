@@ -931,6 +931,52 @@ fn a_connection_that_only_receives_follows_a_peer_that_read_its_timestamps() {
     assert_eq!(s.state(flow), State::Established);
 }
 
+/// As above, where the window is closed: the probe is a byte behind it.
+#[test]
+fn a_probe_of_a_byte_is_answered_where_a_peer_that_read_its_timestamps_is_now() {
+    let mut s = Script::new();
+    s.options = Options { mss: Some(1460), ..Options::NONE };
+    s.peer_timestamp = Some(1000);
+    s.passive_open();
+    let clock = s.last_options.timestamps.unwrap().value;
+    s.peer_echo = clock;
+    s.inject(PSH | ACK, 1, 1, 10, 65_535);
+    s.wait_ms(300);
+    let edge = 11 + u32::from(s.sent().last().expect("an acknowledgment").win);
+    for (from, echo) in [(66, clock.wrapping_sub(60_000)), (3, clock)] {
+        (s.from, s.peer_echo) = (from, echo);
+        s.inject(PSH | ACK, edge, 1, 1, 65_535);
+        assert_eq!(sent_to(&mut s), if from == 3 { 3 } else { 2 });
+    }
+}
+
+/// What asks whether a window is open, or whether we live, has no text: nothing of it is sent again. Who knows the number of the last
+/// byte that we acknowledged, and what we sent last, is the peer, however long ago that was.
+#[test]
+fn a_probe_is_answered_where_the_peer_is_now() {
+    let mut s = Script::new();
+    let flow = s.passive_open();
+    s.inject(PSH | ACK, 1, 1, 10, 65_535);
+    s.host.send(flow, 10);
+    assert_eq!(sent_to(&mut s), 2);
+    s.inject(ACK, 11, 11, 0, 65_535);
+    s.wait_ms(7_200_000);
+    // Guesses.
+    s.from = 66;
+    for (seq, ack) in [(9, 11), (10, 12), (8, 10)] {
+        s.inject(ACK, seq, ack, 0, 65_535);
+        s.wait_ms(1000);
+        s.inject(PSH | ACK, 1, 1, 10, 65_535);
+        assert_eq!(sent_to(&mut s), 2, "{seq} {ack}");
+    }
+    s.from = 3;
+    s.inject(ACK, 10, 11, 0, 65_535);
+    assert_eq!(sent_to(&mut s), 3);
+    s.host.send(flow, 10);
+    assert_eq!(sent_to(&mut s), 3);
+    assert_eq!(s.state(flow), State::Established);
+}
+
 /// Beside a kernel its neighbour table says where the peer is, not the frame that brings the answer.
 #[test]
 fn beside_a_kernel_an_active_open_keeps_the_next_hop_that_it_was_given() {
