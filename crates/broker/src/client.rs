@@ -335,6 +335,15 @@ impl Client {
         self.ask(&Request { remote: SocketAddr::new(destination, 0), ..Request::new(Kind::Route) })
     }
 
+    /// How to reach an address that is not heard, which may be behind another next hop by now: the kernel looks. Waits for no more than
+    /// some milliseconds.
+    ///
+    /// # Errors
+    /// As [`Client::route`].
+    pub fn look(&mut self, destination: IpAddr) -> Result<Route, Error> {
+        self.ask(&Request { remote: SocketAddr::new(destination, 0), ..Request::new(Kind::Look) })
+    }
+
     /// Has the kernel go on with a connection of this stack's: `socket`, a TCP socket in no connection, becomes it, and its
     /// frames reach the kernel from now on. Everything that refers to the socket refers to the connection then.
     ///

@@ -10,6 +10,7 @@
 //! | [`Kind::Fetch`] | local, remote | the frames of a connection that another stack of the same process accepted |
 //! | [`Kind::Show`] | | memory in which the process shows itself (see [`crate::watch`]) |
 //! | [`Kind::Route`] | remote | how to reach `remote`; the port is nothing |
+//! | [`Kind::Look`] | remote | the same, of a peer that is not heard: the kernel looks whether it is still there |
 //! | [`Kind::HandOver`] | | that the kernel goes on with a connection of the stack's |
 //! | [`Kind::GiveAway`] | local | the same, and that another stack's listener at `local` accepts it |
 //! | [`Kind::HandOverPair`] | | that the kernel goes on with both ends of a connection within the host |
@@ -53,7 +54,7 @@ use crate::{Cluster, Deferral, Error, Interface, LeftFrames, Protocol, Refusal, 
 
 /// "OVFB", and the version of the messages below and of the memory that they hand over.
 pub(crate) const MAGIC: [u8; 4] = *b"OVFB";
-pub(crate) const VERSION: u16 = 16;
+pub(crate) const VERSION: u16 = 17;
 /// Addresses that fit a [`Welcome`]. An interface with more has the others served by the kernel.
 const ADDRESSES_MAX: usize = 32;
 const NAME_MAX: usize = 16; // IFNAMSIZ
@@ -156,11 +157,13 @@ pub enum Kind {
     Finish = 13,
     /// The frames from `remote` to `local` of a connection that another stack of the same process has.
     Fetch = 14,
+    /// As [`Kind::Route`], at once: `remote` is not heard, and the kernel is made to look whether the next hop is still where it was.
+    Look = 15,
 }
 
 impl Kind {
     /// Each of them.
-    pub const ALL: [Kind; 14] = [
+    pub const ALL: [Kind; 15] = [
         Kind::Interface,
         Kind::OpenStack,
         Kind::Listen,
@@ -175,6 +178,7 @@ impl Kind {
         Kind::HandOverPair,
         Kind::Finish,
         Kind::Fetch,
+        Kind::Look,
     ];
 }
 

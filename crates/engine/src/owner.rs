@@ -207,6 +207,12 @@ pub trait Owner {
         false
     }
 
+    /// Nothing that was sent to `remote` is answered, twice in a row or more: it may be behind another next hop by now. An owner that
+    /// can find out says so by [`crate::Engine::set_neighbor`], and what is sent from the next time on goes there.
+    fn unheard(&mut self, remote: IpAddr) {
+        let _ = remote;
+    }
+
     /// A segment with urgent data arrived (RFC 9293 section 3.8.5), which the engine knows nothing to do with. False: its data
     /// stands in the stream like any other. True: it is dropped unacknowledged, as the flow is about to be somebody else's
     /// ([`crate::Engine::export`]), whom the peer will send it again.

@@ -19,6 +19,8 @@ use crate::udp::{Held, Unreachable};
 /// How long each question waits for its answer (RFC 4861 section 10's RETRANS_TIMER; RFC 1122 section 2.3.2.1 allows one a
 /// second).
 const INTERVAL: Duration = Duration::from_secs(1);
+/// Between two questions where known ones are: many flows may hear nothing.
+const ASKS_AGAIN_EVERY: Duration = Duration::from_millis(10);
 
 /// The next hops that are being asked for.
 #[derive(Default)]
@@ -26,6 +28,8 @@ pub(crate) struct Resolution {
     waiting: BTreeMap<IpAddr, Waiting>,
     /// When each is to be asked for again: in order, as all wait equally long. One that was answered stays until then.
     due: VecDeque<(Instant, IpAddr)>,
+    /// Not before this is one that is known asked for again.
+    asks_again_at: Instant,
 }
 
 /// What waits for a next hop.
@@ -131,6 +135,15 @@ impl Shared {
         true
     }
 
+    /// Asks whether the next hop to `destination` is still where it is known to be.
+    pub(crate) fn ask_again(&mut self, now: Instant, source: IpAddr, destination: IpAddr) {
+        let next_hop = next_hop(&self.config, destination);
+        if self.neighbors.knows(next_hop) && self.resolution.asks_again_at <= now {
+            self.resolution.asks_again_at = now + ASKS_AGAIN_EVERY;
+            self.ask(source, next_hop);
+        }
+    }
+
     /// Asks for the hardware address of `next_hop`, from the address that wants to send (RFC 826, RFC 4861 section 7.2.2), or the
     /// interface's where that is not ours.
     fn ask(&mut self, source: IpAddr, next_hop: IpAddr) {
@@ -190,7 +203,7 @@ impl Engine {
     pub(crate) fn advance_resolution<O: Owner>(&mut self, now: Instant, owner: &mut O) {
         while let Some(next_hop) = self.shared.resolution.take_due(now) {
             let most = self.shared.config.neighbor_solicitations;
-            let Resolution { waiting, due } = &mut self.shared.resolution;
+            let Resolution { waiting, due, .. } = &mut self.shared.resolution;
             let Some(asked) = waiting.get_mut(&next_hop) else { continue };
             if asked.asked < most && !asked.is_empty() {
                 asked.asked += 1;

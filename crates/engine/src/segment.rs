@@ -90,15 +90,7 @@ impl<O: Owner> Turn<'_, O> {
             {
                 flow.flags.set(Flags::SYN_WANTED);
             } else if !flags.contains(TcpFlags::RST) {
-                if length > 0 && !flags.contains(TcpFlags::SYN) {
-                    flow.flags.set(Flags::ACK_NOW);
-                    flow.flags.clear(Flags::PINGPONG);
-                    self.report_old(sequence, end);
-                    self.asked_again(arrival);
-                } else {
-                    self.probed(arrival);
-                    self.challenge();
-                }
+                self.beside_window(arrival, sequence, end);
             }
             return Verdict::Keep;
         }
@@ -197,6 +189,19 @@ impl<O: Owner> Turn<'_, O> {
             return self.text(arrival, sequence);
         }
         Verdict::Keep
+    }
+
+    /// A segment without anything that is wanted, which is answered: it says that ours did not arrive, or asks what the window is.
+    fn beside_window(&mut self, arrival: &Arrival<'_>, sequence: Sequence, end: Sequence) {
+        if sequence != end && !arrival.segment.flags().contains(TcpFlags::SYN) {
+            self.flow.flags.set(Flags::ACK_NOW);
+            self.flow.flags.clear(Flags::PINGPONG);
+            self.report_old(sequence, end);
+            self.asked_again(arrival);
+        } else {
+            self.probed(arrival);
+            self.challenge();
+        }
     }
 
     /// The peer sends what it sent before, because our acknowledgments do not arrive, perhaps: then they go where this came from.

@@ -12,6 +12,9 @@ const WORST_DELAYED_ACK: Micros = Micros::new(200_000);
 /// What a probe waits besides two round trips: acknowledgments are late by as much on a busy host.
 const PROBE_SLACK: Micros = Micros::new(8_000);
 
+/// As often as this nothing has been answered before somebody looks where the peer is.
+const UNHEARD: u8 = 2;
+
 impl<O: Owner> Turn<'_, O> {
     /// Runs the timers of the flow that are due.
     pub(crate) fn timers(&mut self) -> Verdict {
@@ -116,6 +119,8 @@ impl<O: Owner> Turn<'_, O> {
             return Verdict::Keep;
         }
         flow.flags.set(Flags::SEND_WANTED);
+        self.look_for_peer();
+        let flow = &mut *self.flow;
         if flow.flags.has(Flags::PERSIST) {
             if flow.send_window == 0 {
                 self.shared.counters.window_probes += 1;
@@ -146,6 +151,26 @@ impl<O: Owner> Turn<'_, O> {
         Verdict::Keep
     }
 
+    /// What is sent may go to where the peer no longer is (RFC 1122 section 3.3.1.4): asks where it is, and goes by what was known of that
+    /// when it asked the last time.
+    fn look_for_peer(&mut self) {
+        let (retries, tuple) = (self.flow.retries, self.flow.tuple);
+        let remote = tuple.remote.ip();
+        if retries < UNHEARD || self.shared.config.loopback {
+            return;
+        }
+        if retries > UNHEARD
+            && let Some(mac) = self.shared.neighbors.find(&self.shared.config, remote)
+        {
+            self.flow.next_hop = mac;
+        }
+        if self.shared.config.alone {
+            self.shared.ask_again(self.now, tuple.local.ip(), remote);
+        } else {
+            self.owner.unheard(remote);
+        }
+    }
+
     /// The peer has been silent for too long: what ICMP said of the path says more, if it said something (tcp_write_err() in
     /// Linux's net/ipv4/tcp_timer.c).
     fn timed_out(&self) -> Verdict {
@@ -169,6 +194,7 @@ impl<O: Owner> Turn<'_, O> {
                     return self.timed_out();
                 }
                 self.flow.retries += 1;
+                self.look_for_peer();
                 self.shared.counters.keep_alive_probes += 1;
                 self.owner.acted(self.id, Act::Probed);
                 self.flow.flags.set(Flags::PROBE_WANTED);

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use crate::harness::script::{ACK, CLIENT6, PSH, SERVER6, SYN, Script};
 use crate::harness::{CLIENT, Network, SERVER, config};
-use overfly_engine::{Config, Error, Failure, Prefix, State, Unreachable};
-use overfly_wire::tcp::Segment;
+use overfly_engine::{Config, Error, Failure, KeepAlive, Prefix, State, Unreachable};
+use overfly_wire::tcp::{Options, Segment};
 use overfly_wire::{MacAddr, arp, ethernet, icmpv4, icmpv6, ip, ipv4, ipv6};
 
 const OURS: MacAddr = MacAddr([2, 0, 0, 0, 0, 1]);
@@ -306,6 +306,79 @@ fn a_peer_that_opens_meanwhile_needs_no_question_answered() {
     s.expect(&[(PSH | ACK, 1, 1, 10)]);
 }
 
+/// Where the frames that are sent now go: the last bytes of the hardware addresses.
+fn destinations(s: &mut Script) -> Vec<u8> {
+    let frames = s.frames();
+    frames.iter().map(|frame| ethernet::Header::parse(frame).unwrap().0.destination.0[5]).collect()
+}
+
+/// The peer says nothing by itself, so that only its neighbours can say that it is elsewhere.
+#[test]
+fn a_peer_that_is_not_heard_is_looked_for() {
+    let mut config = config(SERVER);
+    config.alone = false;
+    let mut s = Script::with(config);
+    s.host.engine.set_neighbor(CLIENT, PEERS);
+    let flow = s.passive_open();
+    s.frames();
+    s.host.send(flow, 10);
+    assert_eq!(destinations(&mut s), [2]);
+    while s.host.owner.unheard.is_empty() {
+        s.wait_ms(100);
+        assert!(destinations(&mut s).iter().all(|&to| to == 2));
+    }
+    assert_eq!(s.host.engine.counters().timeouts, 2, "one that is lost now and then says nothing");
+    assert_eq!(s.host.owner.unheard, [IpAddr::from(CLIENT)]);
+    s.host.engine.set_neighbor(CLIENT, MacAddr([2, 0, 0, 0, 0, 99]));
+    s.wait_ms(5000);
+    let destinations = destinations(&mut s);
+    assert!(!destinations.is_empty() && destinations.iter().all(|&to| to == 99), "{destinations:?}");
+}
+
+#[test]
+fn who_is_alone_on_the_link_asks_again_for_a_peer_that_is_not_heard() {
+    let mut s = Script::new();
+    s.host.engine.set_neighbor(CLIENT, PEERS);
+    let flow = s.passive_open();
+    s.frames();
+    s.host.send(flow, 10);
+    let mut asked = None;
+    let begin = s.now;
+    while asked.is_none() {
+        s.wait_ms(100);
+        assert!(s.now - begin < Duration::from_secs(10), "nobody was asked for");
+        let frames = s.frames();
+        let mut packets = frames.iter().map(|frame| ethernet::Header::parse(frame).unwrap());
+        asked = packets
+            .find(|(link, _)| link.ethertype == ethernet::ETHERTYPE_ARP)
+            .map(|(_, packet)| arp::Packet::parse(packet).unwrap());
+    }
+    assert_eq!(asked.unwrap().target_ip, CLIENT);
+    arp(&mut s, arp::Operation::Reply, (MacAddr([2, 0, 0, 0, 0, 99]), CLIENT), SERVER);
+    s.wait_ms(3000);
+    let frames = s.frames();
+    let data = frames.iter().map(|frame| ethernet::Header::parse(frame).unwrap().0);
+    let data: Vec<_> = data.filter(|link| link.ethertype == ethernet::ETHERTYPE_IPV4).collect();
+    assert!(!data.is_empty() && data.iter().all(|link| link.destination.0[5] == 99), "{data:?}");
+}
+
+/// Keep-alive's probes are answered by nobody either.
+#[test]
+fn a_peer_that_answers_no_probe_is_looked_for() {
+    let mut s = Script::with(Config { alone: false, ..config(SERVER) });
+    s.host.engine.set_neighbor(CLIENT, PEERS);
+    let flow = s.passive_open();
+    let keep_alive = KeepAlive { idle: Duration::from_secs(10), interval: Duration::from_secs(1), probes: 9 };
+    s.host.engine.set_keep_alive(s.now, flow, Some(keep_alive));
+    s.frames();
+    s.wait_ms(11_500);
+    assert_eq!(destinations(&mut s), [2, 2]);
+    assert_eq!(s.host.owner.unheard, [IpAddr::from(CLIENT)]);
+    s.host.engine.set_neighbor(CLIENT, MacAddr([2, 0, 0, 0, 0, 99]));
+    s.wait_ms(1000);
+    assert_eq!(destinations(&mut s), [99]);
+}
+
 #[test]
 fn a_neighbour_that_is_known_may_say_that_it_moved() {
     let mut s = Script::new();
@@ -322,4 +395,143 @@ fn a_neighbour_that_is_known_may_say_that_it_moved() {
     s.host.connect(s.now, SocketAddrV4::new(SERVER, 81), s.peer);
     let frames = s.frames();
     assert_eq!(ethernet::Header::parse(&frames[0]).unwrap().0.destination, moved);
+}
+
+// --- the way back ------------------------------------------------------------------------------
+
+/// Whom the last frame went to.
+fn sent_to(s: &mut Script) -> u8 {
+    let frames = s.frames();
+    let frame = frames.last().expect("a frame");
+    ethernet::Header::parse(frame).unwrap().0.destination.0[5]
+}
+
+/// A neighbour who is not on the path has only to guess a good segment to get the rest of the connection, if each frame says
+/// where the next one goes (issue 18).
+#[test]
+fn a_frame_from_elsewhere_does_not_divert_a_connection() {
+    let mut s = Script::new();
+    let flow = s.passive_open();
+    s.inject(PSH | ACK, 1, 1, 10, 65_535);
+    s.from = 66;
+    s.inject(PSH | ACK, 11, 1, 10, 65_535);
+    s.host.send(flow, 10);
+    assert_eq!(sent_to(&mut s), 2);
+    s.inject(ACK, 21, 11, 0, 65_535);
+    s.host.send(flow, 10);
+    assert_eq!(sent_to(&mut s), 2);
+}
+
+/// A gateway that failed over: what is sent goes nowhere, and the peer's segments come from another one.
+#[test]
+fn a_connection_whose_segments_are_lost_follows_its_peer() {
+    let mut s = Script::new();
+    let flow = s.passive_open();
+    s.host.send(flow, 10);
+    assert_eq!(sent_to(&mut s), 2);
+    s.from = 3;
+    s.inject(PSH | ACK, 1, 1, 10, 65_535);
+    s.wait_ms(100);
+    assert_eq!(sent_to(&mut s), 2, "not before it is known that something is wrong");
+    s.wait_ms(3000);
+    assert_eq!(sent_to(&mut s), 2);
+    s.inject(PSH | ACK, 11, 1, 10, 65_535);
+    s.wait_ms(3000);
+    assert_eq!(sent_to(&mut s), 3);
+    s.inject(ACK, 21, 11, 0, 65_535);
+    s.host.send(flow, 10);
+    assert_eq!(sent_to(&mut s), 3);
+}
+
+/// Where only acknowledgments go out, no timer of ours says that they are lost; the peer does, by sending again.
+#[test]
+fn a_connection_that_only_receives_follows_a_peer_that_read_its_timestamps() {
+    let mut s = Script::new();
+    s.options = Options { mss: Some(1460), ..Options::NONE };
+    s.peer_timestamp = Some(1000);
+    let flow = s.passive_open();
+    let clock = s.last_options.timestamps.unwrap().value;
+    s.peer_echo = clock;
+    for seq in [1, 11] {
+        s.inject(PSH | ACK, seq, 1, 10, 65_535);
+    }
+    s.wait_ms(300);
+    assert_eq!(sent_to(&mut s), 2);
+    // A guess: it has not read what we sent.
+    s.from = 66;
+    for echo in [clock.wrapping_sub(60_000), clock.wrapping_add(60_000)] {
+        s.peer_echo = echo;
+        s.inject(PSH | ACK, 1, 1, 10, 65_535);
+        s.inject(PSH | ACK, 11, 1, 10, 65_535);
+        assert_eq!(sent_to(&mut s), 2);
+    }
+    // Its own next segment is no sign of trouble.
+    s.peer_echo = clock;
+    s.from = 3;
+    s.inject(PSH | ACK, 21, 1, 10, 65_535);
+    s.wait_ms(300);
+    assert_eq!(sent_to(&mut s), 2);
+    s.inject(PSH | ACK, 11, 1, 10, 65_535);
+    assert_eq!(sent_to(&mut s), 3);
+    assert_eq!(s.state(flow), State::Established);
+}
+
+/// As above, where the window is closed: the probe is a byte behind it.
+#[test]
+fn a_probe_of_a_byte_is_answered_where_a_peer_that_read_its_timestamps_is_now() {
+    let mut s = Script::new();
+    s.options = Options { mss: Some(1460), ..Options::NONE };
+    s.peer_timestamp = Some(1000);
+    s.passive_open();
+    let clock = s.last_options.timestamps.unwrap().value;
+    s.peer_echo = clock;
+    s.inject(PSH | ACK, 1, 1, 10, 65_535);
+    s.wait_ms(300);
+    let edge = 11 + u32::from(s.sent().last().expect("an acknowledgment").win);
+    for (from, echo) in [(66, clock.wrapping_sub(60_000)), (3, clock)] {
+        (s.from, s.peer_echo) = (from, echo);
+        s.inject(PSH | ACK, edge, 1, 1, 65_535);
+        assert_eq!(sent_to(&mut s), if from == 3 { 3 } else { 2 });
+    }
+}
+
+/// What asks whether a window is open, or whether we live, has no text: nothing of it is sent again. Who knows the number of the last
+/// byte that we acknowledged, and what we sent last, is the peer, however long ago that was.
+#[test]
+fn a_probe_is_answered_where_the_peer_is_now() {
+    let mut s = Script::new();
+    let flow = s.passive_open();
+    s.inject(PSH | ACK, 1, 1, 10, 65_535);
+    s.host.send(flow, 10);
+    assert_eq!(sent_to(&mut s), 2);
+    s.inject(ACK, 11, 11, 0, 65_535);
+    s.wait_ms(7_200_000);
+    // Guesses.
+    s.from = 66;
+    for (seq, ack) in [(9, 11), (10, 12), (8, 10)] {
+        s.inject(ACK, seq, ack, 0, 65_535);
+        s.wait_ms(1000);
+        s.inject(PSH | ACK, 1, 1, 10, 65_535);
+        assert_eq!(sent_to(&mut s), 2, "{seq} {ack}");
+    }
+    s.from = 3;
+    s.inject(ACK, 10, 11, 0, 65_535);
+    assert_eq!(sent_to(&mut s), 3);
+    s.host.send(flow, 10);
+    assert_eq!(sent_to(&mut s), 3);
+    assert_eq!(s.state(flow), State::Established);
+}
+
+/// Beside a kernel its neighbour table says where the peer is, not the frame that brings the answer.
+#[test]
+fn beside_a_kernel_an_active_open_keeps_the_next_hop_that_it_was_given() {
+    let mut config = config(SERVER);
+    config.alone = false;
+    let mut s = Script::with(config);
+    s.host.engine.set_neighbor(CLIENT, MacAddr([2, 0, 0, 0, 0, 2]));
+    s.host.connect(s.now, s.local, s.peer);
+    s.expect(&[(SYN, 0, 0, 0)]);
+    s.from = 66;
+    s.inject(SYN | ACK, 0, 1, 0, 65_535);
+    assert_eq!(sent_to(&mut s), 2);
 }

@@ -46,6 +46,7 @@ mod statistics;
 mod sys;
 mod table;
 mod told;
+mod unheard;
 
 #[cfg(test)]
 mod tests;

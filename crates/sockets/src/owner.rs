@@ -1,6 +1,6 @@
 //! The program's sockets as an engine's owner: takes what flows receive, gives what they send, and notes what is news.
 
-use core::net::SocketAddr;
+use core::net::{IpAddr, SocketAddr};
 use core::time::Duration;
 
 use overfly_engine::{
@@ -159,6 +159,10 @@ impl Owner for EngineOwner<'_> {
 
     fn datagram_failed(&mut self, socket: UdpId, remote: SocketAddr, why: Unreachable, report: &Report<'_>) {
         self.sockets.datagram_failed_at(self.now, socket, remote, why, report);
+    }
+
+    fn unheard(&mut self, remote: IpAddr) {
+        self.sockets.unheard.note(self.side, remote);
     }
 
     fn event(&mut self, flow: FlowId, event: Event) {

@@ -10,6 +10,7 @@ use crate::bound;
 use crate::interest::{Interests, NONE, SetId, bits};
 use crate::socket::{INDEX_BITS, Side, Socket, SocketId, SocketState};
 use crate::stack::{DatagramTable, Datagrams};
+use crate::unheard::Unheard;
 
 /// One listening address and port of this process, shared by all its sockets there (SO_REUSEPORT). Without any of them it
 /// has left, and stays until the handshakes that it began are done.
@@ -61,6 +62,7 @@ pub(crate) struct SocketTable {
     pub(crate) interests: Interests,
     pub(crate) datagrams: DatagramTable,
     pub(crate) after_callbacks: Vec<AfterCallback>,
+    pub(crate) unheard: Unheard,
     /// Connections can move into the kernel.
     pub(crate) can_hand_over: bool,
     /// Bytes of an upload that moves there; zero if none does.
@@ -112,6 +114,7 @@ impl SocketTable {
             interests: Interests::new(),
             datagrams: DatagramTable::new(),
             after_callbacks: Vec::new(),
+            unheard: Unheard::new(),
             can_hand_over: false,
             upload_limit: 0,
             urgent: Vec::new(),
@@ -215,6 +218,7 @@ impl SocketTable {
         self.ports.clear();
         self.datagrams.forget();
         self.after_callbacks.clear();
+        self.unheard.forget();
         self.leaving.clear();
         self.deferred.clear();
         self.urgent.clear();

@@ -14,6 +14,7 @@ mod killed;
 mod long_packets;
 mod memory;
 mod messages;
+mod moved;
 mod preload;
 mod processes;
 mod settings;

@@ -25,7 +25,7 @@ use rustix::rand::{GetRandomFlags, getrandom};
 
 use self::departures::Departures;
 pub use self::options::Options;
-use self::routes::Known;
+pub(crate) use self::routes::Asks;
 use crate::beside;
 use crate::confined::Confined;
 use crate::device;
@@ -114,7 +114,7 @@ pub struct Attachment {
     /// The interface is gone, and not there again.
     pub(crate) lost: bool,
     receiving_cpus: Vec<usize>,
-    known: Known,
+    known: routes::Known,
     departures: Departures,
     reclaimed: Reclaimed,
     /// Where frames of several segments leave, or why there is no such place.
@@ -204,7 +204,7 @@ impl Attachment {
                 addresses,
                 partial_checksums: is_veth,
             },
-            known: Known::new(&program),
+            known: routes::Known::new(&program),
             program,
             netlink,
             layout,

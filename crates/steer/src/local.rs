@@ -173,7 +173,7 @@ impl Local {
     /// Frames are the stack's from now on, or no more, and the way to where it connects.
     fn steer(&self, stack: Option<u16>, mut request: Request) -> Outcome<Error> {
         let route = match request.kind {
-            Kind::Connect | Kind::Route => {
+            Kind::Connect | Kind::Route | Kind::Look => {
                 let destination = request.remote.ip();
                 Some(self.route(destination).ok_or(Error::RouteElsewhere { destination })?)
             }

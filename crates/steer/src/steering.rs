@@ -18,7 +18,7 @@ use rustix::process::Pid;
 use zerocopy::IntoBytes;
 
 use crate::attachment::departures::wait_for_softirqs;
-use crate::attachment::{Attachment, NEIGHBOR_WAIT};
+use crate::attachment::{Asks, Attachment};
 use crate::claim::{Claims, identity};
 use crate::error::Error;
 use crate::firewall::ControlGroups;
@@ -55,9 +55,9 @@ pub struct Waiting(Step);
 
 /// What is to come of it next.
 enum Step {
-    /// A next hop is to answer, until then; `provoke`: the kernel has not been made to ask for it yet. `held` shows that the client
+    /// A next hop is to answer, until then; `asks`: what the kernel has not been made to do yet. `held` shows that the client
     /// has the local port.
-    NextHop { request: Request, until: Instant, provoke: bool, held: Option<Arc<OwnedFd>> },
+    NextHop { request: Request, until: Instant, asks: Asks, held: Option<Arc<OwnedFd>> },
     /// The kernel is to have a connection; then another stack accepts it, if that was asked for.
     Move(Move, Option<Passed>),
 }
@@ -587,7 +587,7 @@ impl Backing for Steering {
                 Ok(begun) => return Asked::Later(begun),
                 Err(error) => Err(error),
             },
-            Kind::Connect | Kind::Route => {
+            Kind::Connect | Kind::Route | Kind::Look => {
                 let held = match kind {
                     Kind::Connect => {
                         self.check_claim(asker, &request, descriptors.first()).and_then(|shown| {
@@ -599,8 +599,9 @@ impl Backing for Steering {
                 };
                 match held {
                     Ok(held) => {
-                        let until = Instant::now() + NEIGHBOR_WAIT;
-                        return Asked::Later(Waiting(Step::NextHop { request, until, provoke: true, held }));
+                        let (asks, wait) = Asks::of(kind);
+                        let until = Instant::now() + wait;
+                        return Asked::Later(Waiting(Step::NextHop { request, until, asks, held }));
                     }
                     Err(error) => Err(error),
                 }
@@ -620,9 +621,9 @@ impl Backing for Steering {
                 }
                 Some(outcome.map(|()| None))
             }
-            Step::NextHop { request, until, provoke, held } => {
+            Step::NextHop { request, until, asks, held } => {
                 let remote = request.remote;
-                let route = match attachment.try_route(remote.ip(), std::mem::take(provoke)) {
+                let route = match attachment.try_route(remote.ip(), std::mem::take(asks)) {
                     Ok(Ok(route)) => route,
                     Ok(Err(next_hop)) if *until <= Instant::now() => {
                         return Some(Err(Error::NoNeighbor { next_hop }));

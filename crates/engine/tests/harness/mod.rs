@@ -7,7 +7,7 @@
 pub mod script;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 use overfly_engine::{
@@ -129,6 +129,8 @@ pub struct Recorder {
     pub hold: bool,
     /// Nothing more is read, of whatever flow.
     pub unwanted: bool,
+    /// Peers of which nothing was heard.
+    pub unheard: Vec<IpAddr>,
     /// Segments with urgent data are somebody else's.
     pub leaves_urgent: bool,
     /// Payload is neither made nor kept, only counted: for measurements of many bytes.
@@ -145,6 +147,10 @@ pub struct Recorder {
 }
 
 impl Owner for Recorder {
+    fn unheard(&mut self, remote: IpAddr) {
+        self.unheard.push(remote);
+    }
+
     fn event(&mut self, flow: FlowId, event: Event) {
         if let Event::Incoming { listener } = event {
             self.next_seed += 1;

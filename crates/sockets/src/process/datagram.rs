@@ -212,6 +212,16 @@ impl Process {
         true
     }
 
+    /// Has the kernel look where those are of which nothing is heard. What is sent to them from the next time on goes there.
+    pub(super) fn look_for_unheard(&mut self) {
+        let time = self.pumped;
+        for remote in self.stack.unheard(time) {
+            if let Some(Ok(route)) = self.session.client.as_mut().map(|client| client.look(remote)) {
+                self.stack.next_hop(time, remote, route.next_hop);
+            }
+        }
+    }
+
     /// Whether the stack may send from there: one of the interface's addresses, and that interface.
     pub(crate) fn is_from(&self, from: Origin) -> bool {
         (from.interface == 0 || from.interface == self.interface_index)

@@ -78,6 +78,7 @@ impl Process {
             self.shown = self.pumped;
             self.share_memory();
             self.ask_device();
+            self.look_for_unheard();
             self.show_at(self.pumped);
         }
     }

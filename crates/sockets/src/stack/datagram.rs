@@ -392,6 +392,12 @@ impl<T: Link> Stack<T> {
         elsewhere.insert(destination, now);
     }
 
+    /// Peers of which nothing is heard, to be looked for.
+    pub fn unheard(&mut self, now: Instant) -> Vec<IpAddr> {
+        let unheard = &mut self.sockets.unheard;
+        if unheard.is_empty() { Vec::new() } else { unheard.take(now) }
+    }
+
     /// The kernel's answer to who the next hop is.
     pub fn next_hop(&mut self, now: Instant, destination: IpAddr, mac: MacAddr) {
         let Some(interface) = &mut self.interfaces[Side::Network.index()] else { return };

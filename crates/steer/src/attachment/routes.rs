@@ -6,6 +6,7 @@ use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use overfly_broker::Route;
+use overfly_broker::message::Kind;
 use overfly_link::xdp::Changes;
 use overfly_wire::MacAddr;
 use rustix::io::Errno;
@@ -22,8 +23,33 @@ const TRUST: Duration = Duration::from_millis(10);
 /// Ways that are remembered at most.
 const KNOWN_MAX: usize = 256;
 
+/// How long a program whose peer is not heard waits for the next hop's answer, with the other connections of its own: that of one that is
+/// there takes less.
+const LOOK_WAIT: Duration = Duration::from_millis(5);
+
 /// Neighbours whose places are remembered at most.
 const PLACES_MAX: usize = 4096;
+
+/// Whether the kernel is made to ask for the next hop's hardware address, as if it had a packet for it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) enum Asks {
+    #[default]
+    No,
+    IfUnknown,
+    /// It looks whether the neighbour that it knows is still there, too (RFC 4861 section 7.3: DELAY and PROBE), and nothing is taken for
+    /// granted.
+    Anyway,
+}
+
+impl Asks {
+    /// What the kernel is made to do for a request, and how long its answer is waited for.
+    pub(crate) fn of(kind: Kind) -> (Asks, Duration) {
+        match kind {
+            Kind::Look => (Asks::Anyway, LOOK_WAIT),
+            _ => (Asks::IfUnknown, NEIGHBOR_WAIT),
+        }
+    }
+}
 
 /// What the kernel has just said of some ways.
 #[derive(Debug)]
@@ -88,9 +114,9 @@ impl Attachment {
     pub fn route(&mut self, destination: IpAddr) -> Result<Route, Error> {
         let begin = Instant::now();
         let mut pause = Duration::from_micros(100);
-        let mut provoke = true;
+        let mut asks = Asks::IfUnknown;
         loop {
-            match self.try_route(destination, std::mem::take(&mut provoke))? {
+            match self.try_route(destination, std::mem::take(&mut asks))? {
                 Ok(route) => return Ok(route),
                 Err(next_hop) if begin.elapsed() > NEIGHBOR_WAIT => {
                     return Err(Error::NoNeighbor { next_hop });
@@ -102,15 +128,16 @@ impl Attachment {
         }
     }
 
-    /// One attempt of [`Attachment::route`]; `Err(next_hop)` inside if its hardware address is not known yet. With
-    /// `provoke` the kernel is made to ask for it.
+    /// One attempt of [`Attachment::route`]; `Err(next_hop)` inside if its hardware address is not known yet.
     pub(crate) fn try_route(
         &mut self,
         destination: IpAddr,
-        provoke: bool,
+        asks: Asks,
     ) -> Result<Result<Route, IpAddr>, Error> {
         let destination = destination.to_canonical();
-        if let Some(route) = self.known.get(destination) {
+        if asks != Asks::Anyway
+            && let Some(route) = self.known.get(destination)
+        {
             return Ok(Ok(route));
         }
         let entry = (self.netlink.route(destination, self.interface.index))
@@ -135,17 +162,16 @@ impl Attachment {
                 .neighbor(entry.interface, next_hop)
                 .map_err(|errno| Error::system("reading a neighbour", errno))
         };
-        if let Some(mac) = neighbor(&mut self.netlink)? {
-            self.program.set_neighbor(next_hop, Some(mac))?;
-            let route = Route { source, next_hop: mac };
-            self.known.insert(destination, route);
-            return Ok(Ok(route));
-        }
-        if provoke {
+        let mac = neighbor(&mut self.netlink)?;
+        if asks == Asks::Anyway || (asks == Asks::IfUnknown && mac.is_none()) {
             self.netlink
                 .provoke_neighbor(entry.interface, next_hop)
                 .map_err(|errno| Error::system("asking for a neighbour", errno))?;
         }
-        Ok(Err(next_hop))
+        let Some(mac) = mac else { return Ok(Err(next_hop)) };
+        self.program.set_neighbor(next_hop, Some(mac))?;
+        let route = Route { source, next_hop: mac };
+        self.known.insert(destination, route);
+        Ok(Ok(route))
     }
 }
