@@ -385,7 +385,7 @@ fn a_signal_goes_before_the_time() {
     extern "C" fn caught(_: c_int) {}
     script(|world| {
         let mut twins = world.twins();
-        let zero = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        let zero = timespec { tv_sec: 0, tv_nsec: 0 };
         // SAFETY: the handler does nothing; the masks, the times and the sets are lent.
         unsafe {
             crate::hooks::processes::signal(libc::SIGUSR1, caught as *const () as usize);
