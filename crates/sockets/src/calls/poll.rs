@@ -115,7 +115,10 @@ impl Poll<'_> {
             };
             if over {
                 let asked = core::mem::take(&mut self.asked) && ready > 0;
-                return Ok(if asks && !asked { self.look_at_kernel(contexts) } else { ready });
+                let ready = if asks && !asked { self.look_at_kernel(contexts) } else { ready };
+                // A signal goes before the time, as in do_poll() and core_sys_select() in Linux (fs/select.c).
+                let interrupted = ready == 0 && sys::interrupted(self.since, false);
+                return if interrupted { Err(Errno::INTR) } else { Ok(ready) };
             }
             if sys::interrupted(self.since, false) {
                 return Err(Errno::INTR);

@@ -379,6 +379,43 @@ fn a_closed_descriptor_is_none_to_select() {
     });
 }
 
+/// Linux looks at the time last: a server that sleeps a second at a time hears that it is to end, however late it wakes.
+#[test]
+fn a_signal_goes_before_the_time() {
+    extern "C" fn caught(_: c_int) {}
+    script(|world| {
+        let mut twins = world.twins();
+        let zero = timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: the handler does nothing; the masks, the times and the sets are lent.
+        unsafe {
+            crate::hooks::processes::signal(libc::SIGUSR1, caught as *const () as usize);
+            let (mut blocked, mut open): (sigset_t, sigset_t) = core::mem::zeroed();
+            libc::sigaddset(&raw mut blocked, libc::SIGUSR1);
+            libc::pthread_sigmask(libc::SIG_BLOCK, &raw const blocked, &raw mut open);
+            libc::sigdelset(&raw mut open, libc::SIGUSR1);
+            let polls = |end| {
+                libc::pthread_kill(libc::pthread_self(), libc::SIGUSR1);
+                let mut record = pollfd { fd: end, events: libc::POLLIN, revents: 0 };
+                said(events::ppoll(&raw mut record, 1, &raw const zero, &raw const open))
+            };
+            let selects = |end| {
+                libc::pthread_kill(libc::pthread_self(), libc::SIGUSR1);
+                let mut read: libc::fd_set = core::mem::zeroed();
+                libc::FD_SET(end, &raw mut read);
+                let (read, none) = (&raw mut read, null_mut());
+                said(events::pselect(end + 1, read, none, none, &raw const zero, &raw const open))
+            };
+            assert_eq!(twins.same(polls), Err(Errno::INTR));
+            assert_eq!(twins.same(selects), Err(Errno::INTR));
+            // What is ready goes before both.
+            twins.hear(b"x");
+            assert_eq!(twins.same(polls), Ok(1));
+            assert_eq!(twins.same(selects), Ok(1));
+        }
+        twins.close();
+    });
+}
+
 #[test]
 fn a_mask_lets_a_signal_through_while_a_call_waits() {
     extern "C" fn caught(_: c_int) {}
