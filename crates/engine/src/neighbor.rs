@@ -14,7 +14,8 @@ pub(crate) struct Neighbors {
 }
 
 impl Neighbors {
-    pub(crate) fn learn(&mut self, config: &Config, address: IpAddr, mac: MacAddr) {
+    /// Returns where it was, if it is elsewhere now.
+    pub(crate) fn learn(&mut self, config: &Config, address: IpAddr, mac: MacAddr) -> Option<MacAddr> {
         if self.known.len() >= config.max_neighbors as usize && !self.known.contains_key(&address) {
             // Any other than the gateways: strangers choose how many neighbours there seem to be.
             let is_gateway = |address: IpAddr| {
@@ -25,7 +26,7 @@ impl Neighbors {
                 self.known.remove(&other);
             }
         }
-        self.known.insert(address, mac);
+        self.known.insert(address, mac).filter(|&before| before != mac)
     }
 
     pub(crate) fn knows(&self, address: IpAddr) -> bool {

@@ -162,10 +162,14 @@ impl Shared {
 }
 
 impl Engine {
-    /// `mac` is the next hop for `address`, which may be a destination or the gateway.
+    /// `mac` is the next hop for `address`, which may be a destination or the gateway. Beside a kernel, whose word this is, the flows to a
+    /// destination whose next hop was another one until now go on there.
     pub fn set_neighbor(&mut self, address: impl Into<IpAddr>, mac: MacAddr) {
         let address = address.into();
-        self.shared.neighbors.learn(&self.shared.config, address, mac);
+        let before = self.shared.neighbors.learn(&self.shared.config, address, mac);
+        if let Some(before) = before.filter(|_| !self.shared.config.alone && !self.shared.config.loopback) {
+            self.follow(address, before, mac);
+        }
         self.udp.next_hops_changed();
         let next_hop = next_hop(&self.shared.config, address);
         let Some(mut waiting) = self.shared.resolution.waiting.remove(&next_hop) else { return };
@@ -184,6 +188,16 @@ impl Engine {
             self.shared.resolution.waiting.insert(next_hop, waiting);
         }
         self.shared.resolution.drop_answered();
+    }
+
+    #[cold]
+    fn follow(&mut self, destination: IpAddr, before: MacAddr, mac: MacAddr) {
+        for index in self.flows.in_table() {
+            let flow = self.flows.at_mut(index);
+            if flow.next_hop == before && flow.tuple.remote.ip() == destination {
+                flow.next_hop = mac;
+            }
+        }
     }
 
     /// Sends a flow's SYN if its next hop is known by now.

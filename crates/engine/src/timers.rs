@@ -114,13 +114,13 @@ impl<O: Owner> Turn<'_, O> {
         if flow.state != State::SynSent || flow.retries > config.syn_linear_timeouts {
             flow.backoff = flow.backoff.saturating_add(1);
         }
+        self.look_for_peer();
         if handshake {
             self.flow.flags.set(Flags::SYN_WANTED);
             return Verdict::Keep;
         }
-        flow.flags.set(Flags::SEND_WANTED);
-        self.look_for_peer();
         let flow = &mut *self.flow;
+        flow.flags.set(Flags::SEND_WANTED);
         if flow.flags.has(Flags::PERSIST) {
             if flow.send_window == 0 {
                 self.shared.counters.window_probes += 1;

@@ -329,7 +329,11 @@ fn a_peer_that_is_not_heard_is_looked_for() {
     }
     assert_eq!(s.host.engine.counters().timeouts, 2, "one that is lost now and then says nothing");
     assert_eq!(s.host.owner.unheard, [IpAddr::from(CLIENT)]);
+    // Another destination's is nothing to it.
+    s.host.engine.set_neighbor(OWN, MacAddr([2, 0, 0, 0, 0, 98]));
+    s.host.engine.set_neighbor(OWN, PEERS);
     s.host.engine.set_neighbor(CLIENT, MacAddr([2, 0, 0, 0, 0, 99]));
+    s.host.send(flow, 10);
     s.wait_ms(5000);
     let destinations = destinations(&mut s);
     assert!(!destinations.is_empty() && destinations.iter().all(|&to| to == 99), "{destinations:?}");
@@ -360,6 +364,22 @@ fn who_is_alone_on_the_link_asks_again_for_a_peer_that_is_not_heard() {
     let data = frames.iter().map(|frame| ethernet::Header::parse(frame).unwrap().0);
     let data: Vec<_> = data.filter(|link| link.ethertype == ethernet::ETHERTYPE_IPV4).collect();
     assert!(!data.is_empty() && data.iter().all(|link| link.destination.0[5] == 99), "{data:?}");
+}
+
+/// A SYN is not answered either.
+#[test]
+fn a_peer_that_answers_no_syn_is_looked_for() {
+    let mut s = Script::with(Config { alone: false, ..config(SERVER) });
+    s.connect();
+    assert_eq!(destinations(&mut s), [2]);
+    while s.host.owner.unheard.is_empty() {
+        s.wait_ms(100);
+        assert!(destinations(&mut s).iter().all(|&to| to == 2));
+    }
+    s.host.engine.set_neighbor(CLIENT, MacAddr([2, 0, 0, 0, 0, 99]));
+    s.wait_ms(5000);
+    let destinations = destinations(&mut s);
+    assert!(!destinations.is_empty() && destinations.iter().all(|&to| to == 99), "{destinations:?}");
 }
 
 /// Keep-alive's probes are answered by nobody either.

@@ -3,6 +3,7 @@
 
 pub(crate) mod alone;
 mod any;
+mod hops;
 #[cfg(test)]
 pub(crate) mod in_memory;
 pub(crate) mod memif;
@@ -21,6 +22,7 @@ pub(crate) use overfly_link::{Each, Gone, Link as Wire, each_of};
 use rustix::time::{ClockId, clock_gettime};
 
 pub(crate) use self::any::{AnyLink, AnyStack};
+pub(crate) use self::hops::Hops;
 use crate::error::Error;
 
 /// What carries the connections.
@@ -251,9 +253,16 @@ pub(crate) struct Stack<W> {
     /// run to the next, and with it timestamps and initial sequence numbers: so a server takes a
     /// SYN that meets the TIME-WAIT of an earlier run (RFC 6191).
     pub(crate) epoch_ns: u64,
+    /// Where the next hops are by now.
+    pub(crate) hops: Hops,
 }
 
 impl<W: Wire> Stack<W> {
+    /// One whose run starts now, and whose next hops stay where they are.
+    pub(crate) fn new(engine: Engine, wire: W, local: IpAddr, ports: Ports) -> Stack<W> {
+        Stack { engine, wire, local, ports, epoch_ns: uptime_ns(), hops: Hops::default() }
+    }
+
     /// The engine's time, so long after the start of the run.
     #[inline]
     pub(crate) fn time(&self, now_ns: u64) -> Instant {
@@ -270,6 +279,9 @@ impl<W: Wire> Stack<W> {
         }
         if let Some(gone) = self.wire.take_gone() {
             self.engine.peer_gone(now, |mac| gone.includes(mac.0), owner);
+        }
+        for (destination, mac) in self.hops.moved().into_iter().flatten() {
+            self.engine.set_neighbor(destination, mac);
         }
         self.advance(now, owner);
         frames

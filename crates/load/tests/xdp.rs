@@ -109,6 +109,42 @@ fn keep_alive_over_one_and_two_stacks_run_after_run() {
     }
 }
 
+/// As a gateway that fails over to one with another hardware address, which says so (RFC 5227 section 3).
+#[test]
+fn a_server_that_moves_is_found_again() {
+    for close in [false, true] {
+        let Some(lab) = Lab::new() else { return };
+        lab.server.enter(|| std::fs::write("/proc/sys/net/ipv4/conf/all/arp_notify", "1").unwrap());
+        let answered = Arc::new(AtomicI64::new(0));
+        let (each, count) = (answer(100, close), answered.clone());
+        let open = lab.serve(move |stream| {
+            each(stream);
+            count.fetch_add(1, Ordering::SeqCst);
+        });
+        let report = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                // In the midst of it.
+                let begin = Instant::now();
+                while open.load(Ordering::SeqCst) == 0 && answered.load(Ordering::SeqCst) == 0 {
+                    assert!(begin.elapsed() < Duration::from_secs(20), "nobody came");
+                    std::thread::sleep(Duration::from_millis(5));
+                }
+                std::thread::sleep(Duration::from_millis(500));
+                lab.server.ip("link set eth0 address 02:00:00:00:00:77");
+            });
+            lab.load(|settings| {
+                settings.connections = 10;
+                settings.duration = Some(Duration::from_secs(4));
+                settings.requests = None;
+                settings.timeout = Duration::from_secs(10);
+                settings.rate = Some(Rate::constant(500.0));
+            })
+        });
+        assert!(report.succeeded > 1500 && report.succeeded == report.requests, "close: {close}");
+        lab.check_clean(&open);
+    }
+}
+
 /// Between requests that are due a millisecond apart it does not spin.
 #[test]
 fn who_shares_its_processor_and_has_nothing_to_do_rests() {

@@ -25,6 +25,7 @@ mod long_packets;
 mod mirror;
 mod napi;
 mod netlink;
+mod next_hops;
 mod orphans;
 mod program;
 mod renewal;
@@ -46,5 +47,6 @@ pub use long_packets::{
     ChecksumOffload, ReceiveOffload, checksums_of, long_packets_of, segments_of, xdp_attached,
 };
 pub use mirror::routing_rules;
+pub use next_hops::NextHops;
 pub use overfly_broker::{Interface, Protocol, Route};
 pub use steering::Steering;

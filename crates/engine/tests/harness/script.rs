@@ -282,10 +282,11 @@ impl Script {
         }
     }
 
-    /// What the engine sends now, oldest first.
+    /// The segments that the engine sends now, oldest first. Its questions by ARP are none.
     pub fn sent(&mut self) -> Vec<Seg> {
         self.host.transmit(self.now);
-        let frames: Vec<Vec<u8>> = self.host.outbox.frames.drain(..).collect();
+        let is_segment = |frame: &Vec<u8>| frame[12..14] != ethernet::ETHERTYPE_ARP.to_be_bytes();
+        let frames: Vec<Vec<u8>> = self.host.outbox.frames.drain(..).filter(is_segment).collect();
         let sent = frames
             .iter()
             .map(|frame| {

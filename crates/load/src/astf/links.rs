@@ -162,7 +162,7 @@ impl StackParts<'_> {
             engine.set_neighbor(other6, peer);
         }
         let ports = crate::link::Ports::none();
-        Ok(Stack { engine, wire, local: network.address, ports, epoch_ns: uptime_ns() })
+        Ok(Stack::new(engine, wire, network.address, ports))
     }
 }
 

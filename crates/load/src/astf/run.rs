@@ -348,13 +348,8 @@ pub(crate) fn pair<W: HasEnd>(
         engine.set_neighbor(GATEWAY, peer);
         engine.set_neighbor(IpAddr::V6(GATEWAY6), peer);
         let ports = crate::link::Ports::none();
-        Ok(Stack {
-            engine,
-            wire: wire(role, End::new(mtu + tunnels)),
-            local: GATEWAY.into(),
-            ports,
-            epoch_ns,
-        })
+        let wire = wire(role, End::new(mtu + tunnels));
+        Ok(Stack { epoch_ns, ..Stack::new(engine, wire, GATEWAY.into(), ports) })
     };
     let ports = Ports { range: settings.ports.clone(), stride: 1 };
     let opener = Opener::new(plan, index, settings.threads, &ports);

@@ -24,8 +24,8 @@ impl<W: Wire> Way<W> {
 
     /// The stack on this wire.
     pub(crate) fn before(stack: Stack<W>, path: Option<Underway>, probe: Option<Probe>) -> Stack<Way<W>> {
-        let Stack { engine, wire, local, ports, epoch_ns } = stack;
-        Stack { engine, wire: Way::new(wire, path, probe), local, ports, epoch_ns }
+        let Stack { engine, wire, local, ports, epoch_ns, hops } = stack;
+        Stack { engine, wire: Way::new(wire, path, probe), local, ports, epoch_ns, hops }
     }
 
     /// Where the side says whose bytes it writes, if anybody reads it.

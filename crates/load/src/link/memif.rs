@@ -13,7 +13,7 @@ use overfly_link::memif::{Address, Counters, LinkState, MemifLink, Settings, con
 pub(crate) use listening::{Acceptor, Listening, Port, accept_at, listen};
 
 use super::alone::{config_of, engine};
-use super::{AnyLink, AnyStack, Each, Gone, Network, Ports, Stack, Wire, each_of, uptime_ns};
+use super::{AnyLink, AnyStack, Each, Gone, Network, Ports, Stack, Wire, each_of};
 use crate::error::Error;
 
 /// How long a server may take to answer.
@@ -63,13 +63,7 @@ pub(crate) fn open(wanted: &Wanted<'_>) -> Result<Vec<AnyStack>, Error> {
             own_prefixes: wanted.sources.into_iter().collect(),
             ..config_of(wanted.network, index, wire.offload())
         };
-        Ok(Stack {
-            engine: engine(config)?,
-            wire: AnyLink::Dialed(wire),
-            local: wanted.network.address,
-            ports,
-            epoch_ns: uptime_ns(),
-        })
+        Ok(Stack::new(engine(config)?, AnyLink::Dialed(wire), wanted.network.address, ports))
     };
     links.into_iter().enumerate().map(stack).collect()
 }

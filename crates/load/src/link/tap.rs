@@ -7,7 +7,7 @@ use overfly_engine::{Config, Prefix};
 use overfly_link::tap::TapLink;
 
 use super::alone::{config_of, engine};
-use super::{AnyLink, AnyStack, Network, Ports, Stack, uptime_ns};
+use super::{AnyLink, AnyStack, Network, Ports, Stack};
 use crate::error::Error;
 
 /// What the stacks are for.
@@ -55,7 +55,7 @@ pub(crate) fn open(
             }
         }
         let wire = AnyLink::Tap(Box::new(wire));
-        Ok(Stack { engine, wire, local: network.address, ports, epoch_ns: uptime_ns() })
+        Ok(Stack::new(engine, wire, network.address, ports))
     };
     (0..threads).map(stack).collect()
 }

@@ -15,7 +15,7 @@ use overfly_link::xdp::XdpLink;
 use overfly_steer::{Attachment, Interface, Options, Protocol, ReceiveOffload};
 
 use super::sources::Sources;
-use super::{AnyLink, AnyStack, Ports, Stack, boot_key, uptime_ns};
+use super::{AnyLink, AnyStack, Hops, Ports, Stack, boot_key, uptime_ns};
 use crate::error::Error;
 pub(crate) use listening::{Listening, listen};
 
@@ -47,6 +47,15 @@ pub(crate) struct Wanted<'a> {
     pub(crate) protocols: &'a [Protocol],
     /// What the stacks are to be otherwise.
     pub(crate) configure: &'a dyn Fn(Config) -> Config,
+}
+
+impl Wanted<'_> {
+    /// The local addresses, `own` where none are named.
+    fn sources_or(&self, own: IpAddr) -> Result<Vec<IpAddr>, Error> {
+        let Some(sources) = self.sources else { return Ok(vec![own]) };
+        sources.check_local()?;
+        Ok(sources.addresses().collect())
+    }
 }
 
 /// One stack a thread, and what must outlive them: the program goes with it.
@@ -104,13 +113,7 @@ pub(crate) fn open(wanted: &Wanted<'_>) -> Result<(Vec<AnyStack>, Attachment), E
         links.push(XdpLink::open(sockets).map_err(|error| refused(error.into()))?);
     }
     receive_beside(&mut attachment, wanted.cpus, links.iter_mut());
-    let sources: Vec<IpAddr> = match wanted.sources {
-        Some(sources) => {
-            sources.check_local()?;
-            sources.addresses().collect()
-        }
-        None => vec![route.source],
-    };
+    let sources = wanted.sources_or(route.source)?;
     for source in &sources {
         for protocol in wanted.protocols {
             attachment
@@ -121,6 +124,7 @@ pub(crate) fn open(wanted: &Wanted<'_>) -> Result<(Vec<AnyStack>, Attachment), E
 
     let epoch_ns = uptime_ns();
     let interface = attachment.interface();
+    let watched = Hops::watch(interface.index, hops.clone());
     let stack = |(index, wire): (usize, XdpLink)| {
         let ports = Ports::of_shard(&wanted.ports, index, wanted.threads);
         let pairs = ports.len() * sources.len() * hops.len();
@@ -133,7 +137,8 @@ pub(crate) fn open(wanted: &Wanted<'_>) -> Result<(Vec<AnyStack>, Attachment), E
         for (server, next_hop) in &hops {
             engine.set_neighbor(*server, *next_hop);
         }
-        Ok(Stack { engine, wire: AnyLink::Xdp(wire), local: route.source, ports, epoch_ns })
+        let (wire, hops) = (AnyLink::Xdp(wire), watched.clone());
+        Ok(Stack { engine, wire, local: route.source, ports, epoch_ns, hops })
     };
     let stacks = links.into_iter().enumerate().map(stack).collect::<Result<_, Error>>()?;
     Ok((stacks, attachment))

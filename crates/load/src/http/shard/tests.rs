@@ -153,14 +153,9 @@ impl Case {
         let _listener: Option<ListenerId> =
             listens.then(|| server.listen(SocketAddr::new(SERVER.into(), 80), 1024).unwrap());
 
-        let ports = 1000.max(settings.connections as u16);
-        let stack = Stack {
-            engine,
-            wire: client_end,
-            local: CLIENT.into(),
-            ports: Ports::of_shard(&(10_000..=10_000 + ports - 1), 0, 1),
-            epoch_ns: 0,
-        };
+        let last = 9_999 + 1000.max(settings.connections as u16);
+        let ports = Ports::of_shard(&(10_000..=last), 0, 1);
+        let stack = Stack { epoch_ns: 0, ..Stack::new(engine, client_end, CLIENT.into(), ports) };
         let plan = Arc::new(Plan::new(&settings).unwrap());
         let shared = Shared::new(&settings);
         let tally = Tally::new(&settings, &shared, 0, None);

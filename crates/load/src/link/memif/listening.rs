@@ -10,7 +10,7 @@ use overfly_link::memif::{Address, Hub, Listener, MemifLink, Settings};
 
 use crate::error::Error;
 use crate::link::alone::{config_of, engine};
-use crate::link::{AnyLink, AnyStack, Each, Gone, Network, Ports, Stack, Wire, each_of, uptime_ns};
+use crate::link::{AnyLink, AnyStack, Each, Gone, Network, Ports, Stack, Wire, each_of};
 
 /// How often the thread that accepts peers looks whether it is to end.
 const ACCEPT_TURN: Duration = Duration::from_millis(50);
@@ -51,7 +51,7 @@ pub(crate) fn listen(listening: &Listening<'_>) -> Result<(Vec<AnyStack>, Accept
         };
         let (local, ports) = (listening.network.address, Ports::none());
         let wire = AnyLink::Listening(wire);
-        stacks.push(Stack { engine: engine(config)?, wire, local, ports, epoch_ns: uptime_ns() });
+        stacks.push(Stack::new(engine(config)?, wire, local, ports));
     }
     Ok((stacks, acceptor))
 }

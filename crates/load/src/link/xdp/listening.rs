@@ -6,7 +6,7 @@ use overfly_engine::{Config, Engine};
 use overfly_link::xdp::XdpLink;
 use overfly_steer::{Attachment, Options, Protocol};
 
-use super::{attach, config_of, interface_to, no_interface, receive_beside, uptime_ns};
+use super::{attach, config_of, interface_to, no_interface, receive_beside};
 use crate::error::Error;
 use crate::link::{AnyLink, AnyStack, Ports, Stack};
 
@@ -87,7 +87,7 @@ pub(crate) fn listen(listening: &Listening<'_>) -> Result<(Vec<AnyStack>, Attach
     receive_beside(&mut attachment, listening.cpus, wires.iter_mut());
     let stack = |(engine, wire)| {
         let (wire, ports) = (AnyLink::Xdp(wire), Ports::none());
-        Stack { engine, wire, local: own, ports, epoch_ns: uptime_ns() }
+        Stack::new(engine, wire, own, ports)
     };
     Ok((engines.into_iter().zip(wires).map(stack).collect(), attachment))
 }

@@ -66,7 +66,7 @@ fn server_with(end: End, site: Site) -> Shard<End> {
         Config { alone: true, max_flows: 4096, max_time_wait: 512, ..Config::new(SERVER_MAC, SERVER, 24) };
     let mut engine = Engine::new(config).unwrap();
     engine.listen(SocketAddr::new(SERVER.into(), 80), 1024).unwrap();
-    let stack = Stack { engine, wire: end, local: SERVER.into(), ports: Ports::none(), epoch_ns: 0 };
+    let stack = Stack { epoch_ns: 0, ..Stack::new(engine, end, SERVER.into(), Ports::none()) };
     Shard::new(stack, site, PATIENCE_MS)
 }
 

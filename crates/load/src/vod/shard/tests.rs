@@ -47,11 +47,8 @@ impl Case {
             Engine::new(Config { max_flows: 1024, ..Config::new(CLIENT_MAC, CLIENT, 24) }).unwrap();
         engine.set_neighbor(SERVER, SERVER_MAC);
         let stack = Stack {
-            engine,
-            wire: client_end,
-            local: CLIENT.into(),
-            ports: Ports::of_shard(&(10_000..=10_999), 0, 1),
             epoch_ns: 0,
+            ..Stack::new(engine, client_end, CLIENT.into(), Ports::of_shard(&(10_000..=10_999), 0, 1))
         };
         let script = Script {
             shape: settings.shape(),
