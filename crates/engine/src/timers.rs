@@ -156,7 +156,8 @@ impl<O: Owner> Turn<'_, O> {
     fn look_for_peer(&mut self) {
         let (retries, tuple) = (self.flow.retries, self.flow.tuple);
         let remote = tuple.remote.ip();
-        if retries < UNHEARD || self.shared.config.loopback {
+        // A SYN may have had a false source, and what those make us send is not worth a question.
+        if retries < UNHEARD || self.shared.config.loopback || self.flow.flags.has(Flags::HALF_OPEN) {
             return;
         }
         if retries > UNHEARD

@@ -382,6 +382,18 @@ fn a_peer_that_answers_no_syn_is_looked_for() {
     assert!(!destinations.is_empty() && destinations.iter().all(|&to| to == 99), "{destinations:?}");
 }
 
+/// Its source may be anybody's, and a flood of those is no reason to ask for anybody.
+#[test]
+fn who_has_sent_nothing_but_a_syn_is_not_looked_for() {
+    let mut s = Script::with(Config { alone: false, ..config(SERVER) });
+    s.host.engine.listen(s.local_end(), 8).expect("a listener");
+    s.inject(SYN, 1000, 0, 0, 1000);
+    assert_eq!(destinations(&mut s), [2]);
+    s.wait_ms(20_000);
+    assert_eq!(destinations(&mut s), [2; 4]);
+    assert_eq!(s.host.owner.unheard, [] as [IpAddr; 0]);
+}
+
 /// Keep-alive's probes are answered by nobody either.
 #[test]
 fn a_peer_that_answers_no_probe_is_looked_for() {

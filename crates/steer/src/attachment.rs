@@ -25,7 +25,6 @@ use rustix::rand::{GetRandomFlags, getrandom};
 
 use self::departures::Departures;
 pub use self::options::Options;
-pub(crate) use self::routes::Asks;
 use crate::beside;
 use crate::confined::Confined;
 use crate::device;
@@ -707,7 +706,7 @@ impl Attachment {
         }
         let neighbors = self.netlink.neighbors(index).map_err(failed)?;
         for neighbor in neighbors.iter().filter(|its| its.stale && gateways.contains(&its.address)) {
-            self.netlink.provoke_neighbor(index, neighbor.address).map_err(failed)?;
+            self.netlink.confirm(neighbor).map_err(failed)?;
         }
         Ok(())
     }

@@ -178,6 +178,8 @@ pub(crate) struct Neighbor {
     pub(crate) mac: Option<MacAddr>,
     /// It may be elsewhere by now: the kernel will ask before it relies on it for long (`NUD_STALE`).
     pub(crate) stale: bool,
+    /// An administrator or a control plane has said where it is, and the kernel does not ask.
+    pub(crate) told: bool,
 }
 
 #[cfg(test)]

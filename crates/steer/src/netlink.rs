@@ -4,12 +4,12 @@
 //! Sources: include/uapi/linux/{netlink,genetlink,rtnetlink,if_link,if_addr,neighbour}.h. Numbers are in the machine's byte order.
 
 mod link;
+mod neighbors;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-use overfly_wire::MacAddr;
 use rustix::io::Errno;
 use rustix::net::netlink::SocketAddrNetlink;
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
@@ -19,6 +19,8 @@ use rustix::net::{
 
 pub(crate) use link::Link;
 use link::parse_link;
+pub(crate) use neighbors::Asks;
+use neighbors::parse_neighbor;
 
 use crate::mirror::{
     Neighbor, Prefix, RT_TABLE_DEFAULT, RT_TABLE_LOCAL, RT_TABLE_MAIN, RouteLine, Tables, Way,
@@ -40,7 +42,6 @@ const RTM_NEWROUTE: u16 = 24;
 const RTM_GETROUTE: u16 = 26;
 const RTM_NEWNEIGH: u16 = 28;
 const RTM_DELNEIGH: u16 = 29;
-const RTM_GETNEIGH: u16 = 30;
 const RTM_NEWRULE: u16 = 32;
 const RTM_GETRULE: u16 = 34;
 /// Multicast groups, as masks: links, neighbours, addresses, routes and rules.
@@ -102,15 +103,6 @@ const FRA_PRIORITY: u16 = 6;
 const FRA_SUPPRESS_PREFIXLEN: u16 = 14;
 const FRA_TABLE: u16 = 15;
 const FRA_PROTOCOL: u16 = 21;
-const NDA_DST: u16 = 1;
-const NDA_LLADDR: u16 = 2;
-const NTF_USE: u8 = 1;
-/// An address that the kernel answers for, and no neighbour.
-const NTF_PROXY: u8 = 8;
-const NUD_STALE: u16 = 0x04;
-/// NUD_REACHABLE, STALE, DELAY, PROBE, NOARP, PERMANENT: states whose address may be used.
-const NUD_VALID: u16 = 0x02 | 0x04 | 0x08 | 0x10 | 0x40 | 0x80;
-
 /// Where the kernel would send a packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct RouteEntry {
@@ -252,23 +244,6 @@ impl Netlink {
         found.ok_or(Errno::HOSTUNREACH)
     }
 
-    /// The hardware address of a neighbour, if the kernel knows it.
-    pub(crate) fn neighbor(&mut self, interface: u32, address: IpAddr) -> Result<Option<MacAddr>, Errno> {
-        let (family, bytes) = family_and_bytes(address);
-        let mut request = Request::new(RTM_GETNEIGH, 0, &neighbor_header(family, interface, 0));
-        request.attribute(NDA_DST, &bytes);
-        let mut found = None;
-        let result = self.exchange(request, |kind, body| {
-            if kind == RTM_NEWNEIGH {
-                found = parse_neighbor(body);
-            }
-        });
-        match result {
-            Err(Errno::NOENT) => Ok(None),
-            other => other.map(|()| found),
-        }
-    }
-
     /// All routes of the namespace, and whether rules other than the kernel's own choose among them.
     pub(crate) fn tables(&mut self) -> Result<Tables, Errno> {
         let mut tables = Tables::default();
@@ -294,33 +269,6 @@ impl Netlink {
             })?;
         }
         Ok(tables)
-    }
-
-    /// All neighbours of an interface.
-    pub(crate) fn neighbors(&mut self, interface: u32) -> Result<Vec<Neighbor>, Errno> {
-        let mut found = Vec::new();
-        for family in [AF_INET, AF_INET6] {
-            let request = Request::new(RTM_GETNEIGH, NLM_F_DUMP, &neighbor_header(family, 0, 0));
-            self.exchange(request, |kind, body| {
-                if kind == RTM_NEWNEIGH && body.first() == Some(&family) {
-                    found.extend(parse_neighbor_entry(body));
-                }
-            })?;
-        }
-        found.retain(|neighbor| neighbor.interface == interface);
-        Ok(found)
-    }
-
-    /// Makes the kernel ask for a neighbour's address, as if it had a packet for it (needs CAP_NET_ADMIN).
-    pub(crate) fn provoke_neighbor(&mut self, interface: u32, address: IpAddr) -> Result<(), Errno> {
-        let (family, bytes) = family_and_bytes(address);
-        let mut request = Request::new(
-            RTM_NEWNEIGH,
-            NLM_F_ACK | NLM_F_CREATE,
-            &neighbor_header(family, interface, NTF_USE),
-        );
-        request.attribute(NDA_DST, &bytes);
-        self.exchange(request, |_, _| ())
     }
 
     /// Makes a macvlan of an interface in another network namespace. In private mode it has no way to others of the same interface.
@@ -436,9 +384,9 @@ impl Monitor {
                 Ok((length, _)) => {
                     for message in messages(&buffer[..length.min(16384)]) {
                         match message.kind {
-                            RTM_NEWNEIGH => changes.neighbors.extend(parse_neighbor_entry(message.body)),
+                            RTM_NEWNEIGH => changes.neighbors.extend(parse_neighbor(message.body)),
                             RTM_DELNEIGH => {
-                                let gone = parse_neighbor_entry(message.body);
+                                let gone = parse_neighbor(message.body);
                                 changes.neighbors.extend(gone.map(|gone| Neighbor { mac: None, ..gone }));
                             }
                             _ => changes.others = true,
@@ -529,14 +477,6 @@ fn family_and_bytes(address: IpAddr) -> (u8, Vec<u8>) {
         IpAddr::V4(address) => (AF_INET, address.octets().to_vec()),
         IpAddr::V6(address) => (AF_INET6, address.octets().to_vec()),
     }
-}
-
-fn neighbor_header(family: u8, interface: u32, flags: u8) -> [u8; 12] {
-    let mut header = [0; 12];
-    header[0] = family;
-    header[4..8].copy_from_slice(&interface.to_ne_bytes());
-    header[10] = flags;
-    header
 }
 
 struct Message<'a> {
@@ -691,30 +631,6 @@ fn are_the_kernels_own(rules: &[Option<(u32, u32)>]) -> bool {
     rules.iter().all(is_own) && own[..2].iter().all(|&rule| rules.contains(&Some(rule)))
 }
 
-fn parse_neighbor_entry(body: &[u8]) -> Option<Neighbor> {
-    let interface = u32::from_ne_bytes(array(body, 4)?);
-    let state = u16::from_ne_bytes(array(body, 8)?);
-    if body.get(10)? & NTF_PROXY != 0 {
-        return None;
-    }
-    let (_, to) = attributes(body.get(12..)?).find(|(kind, _)| *kind == NDA_DST)?;
-    Some(Neighbor {
-        interface,
-        address: address(to)?,
-        mac: parse_neighbor(body),
-        stale: state & NUD_STALE != 0,
-    })
-}
-
-fn parse_neighbor(body: &[u8]) -> Option<MacAddr> {
-    let state = u16::from_ne_bytes(array(body, 8)?);
-    if state & NUD_VALID == 0 {
-        return None;
-    }
-    let (_, value) = attributes(body.get(12..)?).find(|(kind, _)| *kind == NDA_LLADDR)?;
-    if value.len() == 6 { array(value, 0).map(MacAddr) } else { None }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -733,11 +649,10 @@ mod tests {
             assert_eq!(messages(&bytes[..length]).count(), 0);
             let _ = parse_link(&bytes[..length]);
             let _ = parse_route(&bytes[..length]);
-            let _ = parse_neighbor(&bytes[..length]);
             let _ = parse_address(&bytes[..length]);
             let _ = parse_route_line(&bytes[..length]);
             let _ = parse_rule(&bytes[..length]);
-            let _ = parse_neighbor_entry(&bytes[..length]);
+            let _ = parse_neighbor(&bytes[..length]);
         }
         // A length of 0 must not loop for ever.
         assert_eq!(messages(&[0; 64]).count(), 0);

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use overfly_wire::MacAddr;
 
 use crate::error::Error;
-use crate::netlink::Netlink;
+use crate::netlink::{Asks, Netlink};
 
 /// The kernel's next hops to some destinations behind one interface, of the calling thread's network namespace.
 #[derive(Debug)]
@@ -32,8 +32,7 @@ impl NextHops {
         let mut where_it_is = |destination: IpAddr| {
             let route = netlink.route(destination, *interface).ok()?;
             let next_hop = route.gateway.unwrap_or(destination);
-            let mac = netlink.neighbor(route.interface, next_hop).ok()?;
-            let _ = netlink.provoke_neighbor(route.interface, next_hop);
+            let mac = netlink.locate(route.interface, next_hop, Asks::Anyway).ok()?;
             mac.filter(|_| route.interface == *interface)
         };
         destinations.iter().filter_map(|&to| Some((to, where_it_is(to)?))).collect()

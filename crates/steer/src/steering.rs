@@ -17,14 +17,14 @@ use rustix::net::sockopt;
 use rustix::process::Pid;
 use zerocopy::IntoBytes;
 
+use crate::attachment::Attachment;
 use crate::attachment::departures::wait_for_softirqs;
-use crate::attachment::{Asks, Attachment};
 use crate::claim::{Claims, identity};
 use crate::error::Error;
 use crate::firewall::ControlGroups;
 use crate::grants::Grants;
 use crate::handover::{Move, Within, parcel};
-use crate::netlink::{Changes, Monitor};
+use crate::netlink::{Asks, Changes, Monitor};
 use crate::orphans::{self, Orphans, Teller};
 use crate::renewal;
 use crate::repair::Room;

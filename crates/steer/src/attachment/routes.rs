@@ -14,7 +14,7 @@ use rustix::io::Errno;
 use super::{Attachment, NEIGHBOR_WAIT};
 use crate::error::Error;
 use crate::mirror::Neighbor;
-use crate::netlink::Netlink;
+use crate::netlink::Asks;
 use crate::program::Program;
 
 /// How long a way is taken for granted that the kernel has just said. Each time it is asked costs 20 µs, and a program that opens a connection
@@ -29,17 +29,6 @@ const LOOK_WAIT: Duration = Duration::from_millis(5);
 
 /// Neighbours whose places are remembered at most.
 const PLACES_MAX: usize = 4096;
-
-/// Whether the kernel is made to ask for the next hop's hardware address, as if it had a packet for it.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(crate) enum Asks {
-    #[default]
-    No,
-    IfUnknown,
-    /// It looks whether the neighbour that it knows is still there, too (RFC 4861 section 7.3: DELAY and PROBE), and nothing is taken for
-    /// granted.
-    Anyway,
-}
 
 impl Asks {
     /// What the kernel is made to do for a request, and how long its answer is waited for.
@@ -157,17 +146,8 @@ impl Attachment {
             })
             .ok_or_else(|| unreachable(Errno::ADDRNOTAVAIL))?;
         let next_hop = entry.gateway.unwrap_or(destination);
-        let neighbor = |netlink: &mut Netlink| {
-            netlink
-                .neighbor(entry.interface, next_hop)
-                .map_err(|errno| Error::system("reading a neighbour", errno))
-        };
-        let mac = neighbor(&mut self.netlink)?;
-        if asks == Asks::Anyway || (asks == Asks::IfUnknown && mac.is_none()) {
-            self.netlink
-                .provoke_neighbor(entry.interface, next_hop)
-                .map_err(|errno| Error::system("asking for a neighbour", errno))?;
-        }
+        let mac = (self.netlink.locate(entry.interface, next_hop, asks))
+            .map_err(|errno| Error::system("asking for a neighbour", errno))?;
         let Some(mac) = mac else { return Ok(Err(next_hop)) };
         self.program.set_neighbor(next_hop, Some(mac))?;
         let route = Route { source, next_hop: mac };
