@@ -18,7 +18,7 @@ help:
 	@echo "make clean       remove what was built"
 
 build:
-	$(CARGO) build --release --locked
+	$(CARGO) build --release --locked -p overfly-cli -p overfly-sockets
 
 ifeq ($(shell id -u),0)
 quickstart:

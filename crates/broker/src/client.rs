@@ -326,8 +326,8 @@ impl Client {
         self.ask(&Request::new(Kind::Finish)).map(|_| ())
     }
 
-    /// How to reach an address: the kernel's route and neighbour. Nothing is steered. Waits for up to a second if the next
-    /// hop is asleep.
+    /// How to reach an address: the kernel's route and neighbour. Nothing is steered. Waits for as long as the kernel asks for
+    /// the next hop, three seconds by default.
     ///
     /// # Errors
     /// As [`Client::connect_flow`].
