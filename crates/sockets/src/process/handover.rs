@@ -329,7 +329,12 @@ impl Process {
                     }
                     Ok(())
                 }
-                _ => Ok(()),
+                // What one of those connects that have it the other ones have as well.
+                SocketState::Candidate => {
+                    self.stack.socket_mut(id).shared = true;
+                    Ok(())
+                }
+                SocketState::Free => Ok(()),
             },
             Entry::Cached(_) | Entry::Internal => Err(Errno::BADF),
             Entry::Kernel | Entry::Set(_) => Ok(()),

@@ -1,6 +1,6 @@
 //! Sequences about exec and about descriptors that are passed on, which differed once and must not again, as in [`super::found`].
 
-pub(crate) const PASSED: [(&str, &str); 39] = [
+pub(crate) const PASSED: [(&str, &str); 40] = [
     (
         "seed 80001145: what is refused is so for the next image, too",
         "v4\n\
@@ -20,6 +20,18 @@ pub(crate) const PASSED: [(&str, &str); 39] = [
          L take b\n\
          L connect b 6\n\
          L connect b 6",
+    ),
+    (
+        "seed 1000111534: whoever of those connects it that have what was passed on, it is connected",
+        "v6\n\
+         R socket a n\n\
+         R bind a 5\n\
+         R listen a 8\n\
+         L socket b b\n\
+         L give b\n\
+         L take c\n\
+         L connect c 5\n\
+         L connect b 5",
     ),
     (
         "seed 80002178: and what was reset",
