@@ -143,6 +143,11 @@ pub(crate) fn receive(
     }
     match guard.place_to_ask(id, descriptor) {
         Placed::Yes => {}
+        // Who waits hears of both ways: another thread may connect it meanwhile.
+        Placed::Unbound
+            if guard.stack.is_running()
+                && flags & libc::MSG_DONTWAIT == 0
+                && !kernel::is_nonblocking(descriptor) => {}
         Placed::Unbound => return Answer::Kernel,
         Placed::No => {
             leave_to_kernel(&mut guard, id);
@@ -152,6 +157,9 @@ pub(crate) fn receive(
     let (mut since, mut started, mut pumped) = (sys::handlers_run(), None, false);
     loop {
         if let Some(error) = guard.stack.take_error(id) {
+            return Answer::error(error);
+        }
+        if let Some(error) = guard.take_error_of_all(id) {
             return Answer::error(error);
         }
         let is_first = guard.stack.datagrams(id).is_some_and(|part| part.kernel_first);

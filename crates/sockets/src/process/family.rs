@@ -207,8 +207,8 @@ impl Process {
     /// with a descriptor of the library's own. One that is over the child will ask for. False if it stays.
     pub(super) fn leave_to_child(&mut self, id: SocketId) -> bool {
         let socket = self.stack.socket(id);
-        let (held, calls) = ((id, socket.generation), socket.holders);
-        if socket.state == SocketState::Connected {
+        let (held, calls, state) = ((id, socket.generation), socket.holders, socket.state);
+        if state == SocketState::Connected {
             let kept =
                 (calls > 0).then(|| rustix::io::fcntl_dupfd_cloexec(kernel::borrow(socket.descriptor), 0));
             if self.hand_over(id).is_ok() {
@@ -218,7 +218,8 @@ impl Process {
                 return true;
             }
         }
-        if self.stack.is_over(id) {
+        // A listener, a UDP socket and what was never connected are the child's as they are.
+        if matches!(state, SocketState::Connected | SocketState::Ended) && self.stack.is_over(id) {
             // A set reports it for as long as the child has it open: the kernel's.
             if self.stack.socket(id).interests != NONE && self.hand_over(id).is_ok() {
                 return true;

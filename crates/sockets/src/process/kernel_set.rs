@@ -10,7 +10,7 @@ use super::contexts::are_several;
 use super::listening::listener_event;
 use super::sets::Shared;
 use super::tags::PRIVATE_STACK;
-use super::{Process, sets, signal};
+use super::{Process, has_inherited, sets, signal};
 use crate::any_link::AnyLink;
 use crate::interest::{SetId, bits};
 use crate::stack::Stack;
@@ -265,6 +265,9 @@ impl Process {
     /// A set is watched as a descriptor, by another set or by poll(): the kernel must know what it has at user level, and of
     /// nothing else.
     pub(crate) fn expose(&mut self, set: SetId) {
+        if has_inherited() {
+            self.claim_watched(set);
+        }
         if self.sets[set].exposed {
             return;
         }

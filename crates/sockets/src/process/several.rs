@@ -69,6 +69,13 @@ impl Process {
         if self.stack.has_datagrams(id) { Placed::Yes } else { Placed::No }
     }
 
+    /// What the kernel's socket tells whoever asks first, before anything that waits here: udp_recvmsg() in Linux looks at the error first,
+    /// net/ipv4/udp.c.
+    pub(crate) fn take_error_of_all(&self, id: SocketId) -> Option<Errno> {
+        self.stack.datagrams(id).filter(|part| part.of_all)?;
+        sockopt::socket_error(kernel::borrow(self.stack.socket(id).descriptor)).ok()?.err()
+    }
+
     /// What is done to a UDP socket is done to it for all who have it.
     pub(crate) fn changes_datagram(&self, id: SocketId) {
         if let Some(changed) = self.stack.datagrams(id).and_then(|part| part.changed) {

@@ -1,6 +1,6 @@
 //! Sequences of some kind (see `script/kinds.rs`), which differed once and must not again, as in [`super::found`].
 
-pub(crate) const KINDS: [(&str, &str); 36] = [
+pub(crate) const KINDS: [(&str, &str); 41] = [
     (
         "seed 85000170: a datagram that came before the process took part in its port is read before those that came later",
         "v4\n\
@@ -462,5 +462,76 @@ pub(crate) const KINDS: [(&str, &str); 36] = [
          L set a linger 9\n\
          L fill a\n\
          L dup2 b a",
+    ),
+    (
+        "seed 1000120747: what a UDP socket of several processes was refused is told before what waits",
+        "v6\n\
+         L dgram a b\n\
+         L bind a 0\n\
+         R dgram a b\n\
+         R bind a 5\n\
+         R connect a 0\n\
+         L thread\n\
+         L recvfrom a 0 dp\n\
+         L fork\n\
+         R sendmmsg a 0 -\n\
+         M connect a 6\n\
+         L writev a 5 5\n\
+         L recvfrom a 0 d",
+    ),
+    (
+        "seed 1000132548: who waits for a datagram hears of what another thread has sent from a socket that it has connected meanwhile",
+        "v4\n\
+         L thread\n\
+         L dgram b b\n\
+         M recvfrom b 2000 -\n\
+         L connect b 9\n\
+         L writev b 3 10",
+    ),
+    (
+        "seed 1000150564: a listener in an epoll set is still its child's when its process closes it",
+        "v6\n\
+         L socket a n\n\
+         L bind a 0\n\
+         L listen a 8\n\
+         L poll a I 0\n\
+         R socket a b\n\
+         R connect a 0\n\
+         L accept a b n\n\
+         L epoll d\n\
+         L ctl d add a I\n\
+         L fork\n\
+         L close a\n\
+         C accept a e n",
+    ),
+    (
+        "seed 1000166836: so is a UDP socket",
+        "v6\n\
+         L dgram a n\n\
+         L thread\n\
+         M sendto a 5 20000 -\n\
+         L fork\n\
+         M epoll b\n\
+         M ctl b add a IOR1\n\
+         M close a\n\
+         C sendto a 5 5000 -",
+    ),
+    (
+        "seed 1000153598: a child's poll() of an epoll set asks about what is its parent's",
+        "host\n\
+         R socket a n\n\
+         R bind a 5\n\
+         R listen a 8\n\
+         R poll a I 0\n\
+         L socket a n\n\
+         L connect a 5\n\
+         R accept a b b\n\
+         L thread\n\
+         M epoll b\n\
+         M ctl b add a I1\n\
+         R send b 1 dn\n\
+         M splice a 1 -\n\
+         L fork\n\
+         C select b r 0",
     ),
 ];

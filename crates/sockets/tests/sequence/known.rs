@@ -2,7 +2,8 @@
 
 use super::script::{Place, Step};
 
-/// A difference. In its patterns `*` stands for anything, `#` for a number, `@` for a child (`C` or `D`).
+/// A difference. In its patterns `*` stands for anything, `#` for a number, `@` for a child, `|` is between alternatives, and
+/// what begins with `!` is none of them; `!` alone for the kernel is what Overfly's pattern is not.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Known {
     /// The step, and what is said on the kernel and on Overfly.
@@ -41,7 +42,8 @@ const ANOTHER_QUEUE: &str =
 const DISARMED: &str = "what EPOLLONESHOT has disarmed hears EPOLLHUP and EPOLLERR once the connection is handed over: the kernel adds no entry that hears \
      nothing";
 
-const HALF_READ: &str = "an end that is shut for reading reads 0 before all of a full connection has come; how much has is each stack's own affair";
+const HALF_READ: &str = "how much of a full connection has come, and whether its end has, is each stack's own affair: an end that is shut for reading reads 0 before \
+     all has, and after a reset send() says ECONNRESET or EPIPE";
 
 const ANEW: &str = "recv() that waits while its connection is handed over begins anew in the kernel: SO_RCVTIMEO that another process sets \
      meanwhile is its own";
@@ -58,8 +60,8 @@ const QUEUE_CLOSED: &str = "what waits at a listener of a loopback address is re
 const OWN_SET: &str = "what one process adds to an epoll set or takes out of it, another one does not see that has it by a fork, as to connections \
      that it has not used since";
 
-const HEARD_TWICE: &str = "what one process hears once of a connection in an epoll set (EPOLLET, EPOLLONESHOT), another one that has the set by a fork hears \
-     once more if the connection was over before or is handed over to it; so does its own once it is passed on, or after exec";
+const HEARD_TWICE: &str = "what one process hears once of a connection or UDP socket in an epoll set (EPOLLET, EPOLLONESHOT), another one that has the set by a fork hears \
+     once more if it was over before or is handed over to it; so does its own once it is passed on, or after exec";
 
 /// By a thread that waits in the set as the connection is passed on.
 const GIVEN_AND_HEARD: (&str, &str) = ("1", "1; *wait * - has waited: 1 *HUP");
@@ -81,10 +83,10 @@ const NO_PORT: &str = "getsockname() of what was accepted, and ended by connect(
 
 const OWN_LISTENER: &str = "what waits at a listener that another process ends by connect() to AF_UNSPEC is not reset: it is in the queue of the process that \
      took it";
-const LISTENER_ENDED: &[&str] = &["* listen *", "* connect *", "* fork", "* unconnect *"];
+const LISTENER_ENDED: &[&str] = &["* listen *", "* connect *", "* fork*", "* unconnect *"];
 
-const OWN_CLOSE: &str = "an epoll set of a child has no connection any more that the child has closed; the kernel's has it for as long as another process has \
-     it open";
+const OWN_CLOSE: &str = "an epoll set of a process has no connection any more that the process has closed; the kernel's has it for as long as another process, \
+     or a call that waits, has it open";
 
 const PROBED: &str = "whoever has shut a full connection both ways and reads resets it with the next probe of its window, which comes up to \
      a tenth later in the kernel, whose clock is as coarse";
@@ -111,12 +113,11 @@ const WAIT_FOR_ONE: &[&str] = &["* thread", "* poll *"];
 const ONE_END: &str = "of a connection within the host whose other end was closed the kernel gets this end alone: once it is shut as well it is reset, \
      as nobody takes its FIN";
 /// The other end was closed, and this one handed over and shut.
-const CLOSED_AND_SHUT: &[&str] = &["* close *", "* fork", "* shutdown *"];
-const LEFT_AND_SHUT: &[&str] = &["* leave *", "* fork", "* shutdown *"];
-const LEFT_GIVEN_AND_SHUT: &[&str] = &["* leave *", "* give *", "* shutdown *"];
-const CLOSED_KEPT_AND_SHUT: &[&str] = &["* close *", "* exec", "* shutdown *"];
-const FORK_CLOSED_AND_SHUT: &[&str] = &["* fork", "* close *", "* shutdown *"];
-const CLOSED_GIVEN_AND_SHUT: &[&str] = &["* close *", "* give *", "* shutdown *"];
+const CLOSED_AND_HANDED_OVER: &[&str] = &[CLOSES, PASSED_ON];
+const HANDED_OVER_AND_CLOSED: &[&str] = &[PASSED_ON, CLOSES, "* shutdown *"];
+const CLOSES: &str = "* close *|* leave *|* dup# *";
+const SENDS: &str = "* send* *|* writev *|* fill *";
+const RECEIVES: &str = "* re* *|* patient recv *|* drain *";
 
 const URGENT_AGAIN: &str = "urgent data that comes while its process is in no call is sent again by the peer, and until then nothing after it comes";
 
@@ -137,7 +138,7 @@ const READS_ALL: &[&str] = &["* re* *", "* send* * 3000 dm"];
 
 const FREE_ALREADY: &str = "IPV6_V6ONLY after a connect() that was refused, or that AF_UNSPEC has ended, fails: the kernel's socket keeps its port";
 
-const NAME_AFTER: &[&str] = &["* accept *", "* unconnect *", "* fork"];
+const NAME_AFTER: &[&str] = &["* accept *", "* unconnect *", "* fork*"];
 const NAME_AFTER_GIVEN: &[&str] = &["* accept *", "* unconnect *", "* give *"];
 const NAME_AFTER_CONNECT: &[&str] = &["* accept *", "* unconnect *", "* connect *"];
 
@@ -149,9 +150,8 @@ const URGENT_KEPT: &str =
     "urgent data stands in the stream of a connection that a call waits for whose descriptor was closed";
 
 const LONGER_LATER: &str = "a datagram that is longer than a frame comes by the kernel's socket, and is read after those that came at user level";
-const OWN_DATAGRAMS: &str = "of a UDP socket that several processes have by a fork, and that none had used before, each has a part of the peers: what came \
-     to one another one does not see";
-const GOES_TO_CHILD: &str = "what waits in a UDP socket at user level goes to the child that uses it first: the parent does not see it any more";
+const OWN_DATAGRAMS: &str = "of a UDP socket that several processes have by a fork each has what comes to it: of one that none had used before a part of \
+     the peers, and what waits in any other goes to the child that uses it first; another one does not see that";
 const ERROR_OF_OTHERS: &str = "of a UDP socket that several processes have by a fork, and that one of them connects, the ICMP error of what is sent then is lost if \
      another one has used it before: it comes to the stack of that one, which has not heard yet that it is connected";
 const LOST_AT_EXEC: &str = "what waits in a UDP socket at user level when its process calls exec is lost: the kernel's queue cannot be given it";
@@ -160,6 +160,34 @@ const REFUSED_BEFORE: &str = "that a connect() was refused, which AF_UNSPEC has 
 const ERROR_UNTOLD: &str = "an epoll set does not tell the error of a UDP socket that was passed on (SCM_RIGHTS), as of what was sent before anybody waited in the set; \
      the next call on it does";
 const SEEN_ONCE: &str = "recvmmsg() with MSG_PEEK that waits while its descriptor is closed has a datagram once; the kernel as often as there are records";
+
+const POLLS: &str = "* poll* *|* ppoll *|* wait *|* pwait *";
+const SELECTS: &str = "* select *|* pselect *";
+const WAITS: &str = "* wait *|* pwait *";
+/// What a wait says that ends without an event, or does not end.
+const NOTHING: &str = "0*|waits";
+/// A thread that waited hears that there is room.
+const ROOM_HEARD: &str = "*send * 3000000 - has waited: *|*has waited: # *OUT*|*select * has waited: # *w*";
+/// It hears that its descriptor is closed.
+const CLOSED_HEARD: &str = "*accept * has waited: EBADF*|*wait * has waited: EBADF*|*select * has waited: EBADF*|*poll*has waited: # *NVAL*";
+const FILLS: &str = "* fill *|* send * 3000000 *";
+/// What has the kernel take a connection.
+const HANDS_OVER: &str = "* fork*|* give *|* exec|* send* *o";
+const FULL_AND_HANDED_OVER: &[&str] = &[FILLS, HANDS_OVER];
+const HANDED_OVER_AND_FULL: &[&str] = &[HANDS_OVER, FILLS];
+const STATES_FULL: &str = "ESTABLISHED|FIN_WAIT1";
+const STATES_WITH_ROOM: &str = "CLOSE_WAIT|FIN_WAIT2";
+const HEARD_ONCE: &str = "* ctl * *E|* ctl * *1";
+const PASSED_ON: &str = "* fork*|* give *|* exec";
+const DATAGRAMS_FORKED: &[&str] = &["* dgram *", "* fork*"];
+const DATAGRAMS_FORKED_CONNECTED: &[&str] = &["* dgram *", "* fork*", "* connect *"];
+const DATAGRAMS_AND_EXEC: &[&str] = &["* dgram *", "* exec"];
+
+const PEEKED_TWICE: &str = "recv() with MSG_PEEK and MSG_WAITALL that waits while another thread reads says what is there; the kernel counts what it has seen before, \
+     too";
+const NAME_KEPT: &str = "getsockname() of what was handed over, and then ended by connect() to AF_UNSPEC, goes on saying the address: the kernel's socket was bound to \
+     it to be handed the connection";
+const NAME_HANDED_OVER: &[&str] = &["* connect *", PASSED_ON, "* unconnect *|* connect *"];
 
 /// An entry of the most common kind.
 const fn known(
@@ -181,14 +209,14 @@ const fn within_host(
     Known { place: Some(Place::Host), ..known(step, told, after, reason) }
 }
 
-pub(crate) static KNOWN: [Known; 211] = [
+pub(crate) static KNOWN: [Known; 158] = [
     known(
         "* bind *",
         ("0", "EINVAL"),
         &["* shutdown *"],
         "bind() of a connection that both ends have shut fails while it is in TIME-WAIT: the kernel's socket keeps its port",
     ),
-    known("* bind *", ("0", "EINVAL"), &["* accept *", "* fork"], KEPT_PORT),
+    known("* bind *", ("0", "EINVAL"), &["* accept *", "* fork*"], KEPT_PORT),
     Known { ends: false, ..known("* get * unsent", ("#", "0"), &["* close *"], UNSENT) },
     Known { ends: false, ..known("* get * unsent", ("#", "0"), &["* leave *"], UNSENT) },
     Known { ends: false, ..known("* get * unsent", ("#", "0"), &["* shutdown *"], UNSENT) },
@@ -199,7 +227,7 @@ pub(crate) static KNOWN: [Known; 211] = [
     Known { ends: false, ..known("* get * unsent", ("1", "0"), &["* connect *"], UNSENT) },
     Known { ends: false, ..known("* get * unsent", ("3", "0"), &["* connect *"], UNSENT) },
     // After a fork the kernel's socket is asked here, too, and says another number.
-    Known { ends: false, ..known("* get * unsent", ("#", "2"), &["* connect *", "* fork"], UNSENT) },
+    Known { ends: false, ..known("* get * unsent", ("#", "2"), &["* connect *", "* fork*"], UNSENT) },
     Known { ends: false, ..known("* get * unsent", ("6#", "6#"), &["* send* *", "* connect *"], UNSENT) },
     known("* send* *", (READ, POLLED_AND_READ), POLL_AND_READ, READ_BEFORE),
     known("* writev *", (READ, POLLED_AND_READ), POLL_AND_READ, READ_BEFORE),
@@ -213,8 +241,6 @@ pub(crate) static KNOWN: [Known; 211] = [
     known("* send* *", (READ_AND_SELECTED, READ), SELECT_AND_READ, READ_BEFORE),
     Known { ends: false, ..known("*", (POLLED_FIRST, POLLED_LATER), WAIT_FOR_ONE, TAKEN_BEFORE) },
     Known { ends: false, ..known("*", (POLLED_LATER, POLLED_FIRST), WAIT_FOR_ONE, TAKEN_BEFORE) },
-    known("* close *", ("0, then EBADF*", "*accept * has waited: EBADF*"), NONE, CLOSED_UNDER_A_CALL),
-    known("* close *", ("0, then EBADF*", "*wait * has waited: EBADF*"), NONE, CLOSED_UNDER_A_CALL),
     known("* close *", ("0, then EBADF*", "*re* has waited: EBADF*"), &["* dgram *"], CLOSED_UNDER_A_CALL),
     // As soon as something else wakes it.
     known(
@@ -223,13 +249,11 @@ pub(crate) static KNOWN: [Known; 211] = [
         &["* dgram *", "* re* *", "* close *"],
         CLOSED_UNDER_A_CALL,
     ),
-    known("* close *", ("0, then EBADF*", "*poll *has waited: 1 NVAL*"), NONE, CLOSED_UNDER_A_CALL),
     known("* dup# *", ("0", "0; *poll* has waited: # *"), &["* *poll* -"], REPLACED_UNDER_POLL),
     known("* dup# *", ("0", "0; *select * has waited: # *"), &["* *select * -"], REPLACED_UNDER_POLL),
     // The old one goes when the kernel's poll() does.
     known("* send* *", ("#", "ECONNRESET"), &["* *poll* * -", "* dup# *"], REPLACED_UNDER_POLL),
     known("* re* *", ("waits", "0*"), &["* *poll* * -", "* dup# *"], REPLACED_UNDER_POLL),
-    known("*", ("*", "*wait *has waited: EBADF*"), &["* wait *", "* dup# *"], CLOSED_UNDER_A_CALL),
     known("* select * w *", ("1 w", "waits"), &["* send * 3000000 *"], ROOM_AGAIN),
     known("* poll *", ("1 OUT", "waits"), &["* send * 3000000 *"], ROOM_AGAIN),
     known("* leave *", ("0", "waits"), &["* send * 3000000 *", "* leave *"], ROOM_AGAIN),
@@ -245,59 +269,7 @@ pub(crate) static KNOWN: [Known; 211] = [
         &["* dgram *", "* recvmmsg * *p", "* close *"],
         SEEN_ONCE,
     ),
-    known(
-        "* send * do",
-        ("#; *poll * has waited: 1 IN", "#; *poll * has waited: 1 OUT"),
-        &["* fill *", "* poll *O* -"],
-        ANOTHER_QUEUE,
-    ),
-    // The signal finds a call that has sent something, and ends it.
-    known(
-        "* kick *",
-        ("kicked", "kicked; *send * has waited: some"),
-        &["* fill *", "* send * 3000000 -", "* fork"],
-        ANOTHER_QUEUE,
-    ),
-    known(
-        "@ *",
-        ("EAGAIN", "EAGAIN; *select * has waited: 1 w"),
-        &["* fork", "* send * 3000000 *", "* select * w *"],
-        ANOTHER_QUEUE,
-    ),
-    known(
-        "@ *",
-        ("EAGAIN", "EAGAIN; *select * has waited: 1 w"),
-        &["* fork", "* fill *", "* select * w *"],
-        ANOTHER_QUEUE,
-    ),
-    known(
-        "@ re*",
-        ("#*", "#*; *select * has waited: 1 w"),
-        &["* fork", "* fill *", "* select * w *"],
-        ANOTHER_QUEUE,
-    ),
-    known(
-        "* kick *",
-        ("kicked; *send * has waited: EINTR", "kicked; *send * has waited: some"),
-        &["* fork", "* fill *", "* send * 3000000 -", "@ *"],
-        ANOTHER_QUEUE,
-    ),
     known("* send* *", ("ECONNRESET", "EPIPE"), &["* fill *", "* shutdown *", "* send * do"], ANOTHER_QUEUE),
-    known("@ select *", ("0 after the timer", "1 w at once"), &["* fill *", "* fork"], ANOTHER_QUEUE),
-    known("@ poll2 *", ("waits", "# *OUT*"), &["* fill *", "* fork"], ANOTHER_QUEUE),
-    known("@ poll2 *", ("# IN IN", "# IN+OUT IN+OUT"), &["* fill *", "* fork"], ANOTHER_QUEUE),
-    known(
-        "* get * state",
-        ("ESTABLISHED", "CLOSE_WAIT"),
-        &["* fill *", "* fork", "* shutdown *"],
-        ANOTHER_QUEUE,
-    ),
-    known(
-        "* get * state",
-        ("FIN_WAIT1", "FIN_WAIT2"),
-        &["* fork", "* fill *", "@ *", "* shutdown *"],
-        ANOTHER_QUEUE,
-    ),
     known(
         "*",
         (
@@ -307,46 +279,15 @@ pub(crate) static KNOWN: [Known; 211] = [
         &["* send * 3000000 -", "* re*"],
         ONE_HEARS,
     ),
-    // As soon as something else wakes it.
-    known(
-        "* kick *",
-        ("kicked; *select * has waited: 1 e", "kicked; *select * has waited: EBADF"),
-        &["* select * e *", "* close *"],
-        CLOSED_UNDER_A_CALL,
-    ),
-    known("*", ("*", "*poll* *has waited: # *NVAL*"), &["* close *"], CLOSED_UNDER_A_CALL),
-    known("*", ("*", "*select *has waited: EBADF*"), &["* select *", "* close *"], CLOSED_UNDER_A_CALL),
-    known("* dup# *", ("0", "0; *accept *has waited: EBADF*"), NONE, CLOSED_UNDER_A_CALL),
-    known("* dup# *", ("0", "0; *wait *has waited: EBADF*"), NONE, CLOSED_UNDER_A_CALL),
     known("* dup# *", ("0", "0; *re* has waited: EBADF*"), &["* dgram *"], CLOSED_UNDER_A_CALL),
-    known("* close *", ("0, then EBADF*", "*poll2 *has waited: # *NVAL*"), NONE, CLOSED_UNDER_A_CALL),
-    known("* close *", ("0, then EBADF*", "*select *has waited: EBADF*"), NONE, CLOSED_UNDER_A_CALL),
     known("* re* *", ("#*", "#*"), &["* dgram *", "* send* * *000 *", "* send* *"], LONGER_LATER),
     known("* re* *", ("#*", "#*"), &["* dgram *", "* writev * # *000", "* send* *"], LONGER_LATER),
-    known("L poll *", ("1 IN+OUT", "1 OUT"), &["L dgram *", "L fork", "C *"], OWN_DATAGRAMS),
-    known("L re* *", ("#*", "EAGAIN"), &["L dgram *", "L fork", "C *"], OWN_DATAGRAMS),
-    known("C re* *", ("#*", "EAGAIN"), &["L dgram *", "L fork", "L poll *"], OWN_DATAGRAMS),
-    known("* re* *", ("#*", "EAGAIN"), &["L dgram *", "L exec"], LOST_AT_EXEC),
-    known("* get * queued", ("#", "0"), &["L dgram *", "L exec"], LOST_AT_EXEC),
-    known("* wait *", ("1 *:IN", "0"), &["L dgram *", "L exec"], LOST_AT_EXEC),
-    known("L re* *", ("#*", "waits"), &["L dgram *", "R *send* *", "L fork", "C *"], GOES_TO_CHILD),
-    known("M re* *", ("#*", "waits"), &["L dgram *", "R *send* *", "L fork", "C *"], GOES_TO_CHILD),
-    known("L poll *", ("1 IN*", "0 -*"), &["L dgram *", "R *send* *", "L fork", "C *"], GOES_TO_CHILD),
     known(
-        "L poll2 *",
-        ("2 NVAL IN*", "1 NVAL -*"),
-        &["L dgram *", "R *send* *", "L fork", "C *"],
-        GOES_TO_CHILD,
-    ),
-    known(
-        "* re* *",
-        ("ECONNREFUSED", "EAGAIN"),
-        &["L dgram *", "L fork", "* send* *", "C connect *", "C send* *"],
+        "* re* *|* send* *|* writev *",
+        ("ECONNREFUSED", "#*|EAGAIN"),
+        DATAGRAMS_FORKED_CONNECTED,
         ERROR_OF_OTHERS,
     ),
-    known("*", ("*", "*select *has waited: EBADF*"), &["* select *", "* leave *"], CLOSED_UNDER_A_CALL),
-    known("* poll2 *", ("0 - -*", "2 OUT OUT*"), &["* fork", "* fill *", "@ *"], ANOTHER_QUEUE),
-    within_host("* writev *", ("EPIPE", "ECONNRESET"), FORK_CLOSED_AND_SHUT, ONE_END),
     known("* sendmmsg *", ("1 #", "2 # #"), NONE, SENT_BEFORE),
     known("* sendmmsg *", ("1 #; *poll* has waited: *", "2 # #; *poll* has waited: *"), NONE, SENT_BEFORE),
     known("* sendmmsg *", ("1 # SIGPIPE", "2 # #"), &["* hear"], SENT_BEFORE),
@@ -376,11 +317,6 @@ pub(crate) static KNOWN: [Known; 211] = [
     known("* recv * do*", ("# *", "EINVAL"), &["* send * do"], URGENT_AGAIN),
     known("* leave *", ("0", "waits"), &["* send * do"], URGENT_AGAIN),
     known("* mark *", ("1", "0"), &["* send * do"], URGENT_AGAIN),
-    known("* poll *", ("1 IN+PRI", "1 IN+PRI+OUT"), &["* fill *", "* send * do"], ANOTHER_QUEUE),
-    known("* leave *", ("0", "0; *accept *has waited: EBADF*"), NONE, CLOSED_UNDER_A_CALL),
-    known("* leave *", ("0", "0; *select *has waited: EBADF*"), NONE, CLOSED_UNDER_A_CALL),
-    known("* leave *", ("0", "0; *wait *has waited: EBADF*"), NONE, CLOSED_UNDER_A_CALL),
-    known("* leave *", ("0", "0; *poll*has waited: # *NVAL*"), NONE, CLOSED_UNDER_A_CALL),
     known("* leave *", ("0", "0; *poll*has waited: 1 HUP"), &["* *poll * -"], CLOSED_UNDER_A_CALL),
     // Without a place for the bytes (MSG_TRUNC), or for none.
     known("* recv * do*", ("#", "EINVAL"), &["* send * do"], URGENT_AGAIN),
@@ -431,7 +367,7 @@ pub(crate) static KNOWN: [Known; 211] = [
         &["* listen *", "* give *", "* take *", "* nonblock * 0"],
         OWN_FLAG,
     ),
-    known("* accept *", ("new", "EAGAIN"), &["* listen *", "* give *", "* take *"], NOT_PASSED_ON),
+    known("* accept *", ("new", "EAGAIN|waits"), &["* listen *", "* give *", "* take *"], NOT_PASSED_ON),
     Known {
         ends: false,
         ..known("* get * flags", ("0o4002", "0o2"), &["* listen *", "* give *", "* nonblock * 1"], OWN_FLAG)
@@ -444,13 +380,11 @@ pub(crate) static KNOWN: [Known; 211] = [
         ends: false,
         ..known("* get * queued", ("0", "#"), &["* set * lowat 4", "* shutdown *"], WOKEN_OTHERWISE)
     },
-    known("*", ("*", "*wait *has waited: EBADF*"), &["* wait *", "* close *"], CLOSED_UNDER_A_CALL),
-    known("@ poll *", ("0 -*", "1 OUT*"), &["* fork", "* fill *"], ANOTHER_QUEUE),
     // What the peer has still comes at once then, to an end that is shut.
     known(
         "* drain *",
         ("0", "ECONNRESET"),
-        &["* shutdown * 0", "* fill *", "* fork", "* shutdown * 1", "* drain *"],
+        &["* shutdown * 0", "* fill *", "* fork*", "* shutdown * 1", "* drain *"],
         ANOTHER_QUEUE,
     ),
     // The child has had it handed over.
@@ -460,130 +394,105 @@ pub(crate) static KNOWN: [Known; 211] = [
         &["* dgram *", "* give *", "* ctl * add *"],
         ERROR_UNTOLD,
     ),
-    known("* poll *", ("0 -*", "1 OUT*"), &["* fill *", "* fork", "@ *"], ANOTHER_QUEUE),
-    known("* poll *", ("waits", "1 OUT*"), &["* fill *", "* fork", "@ *"], ANOTHER_QUEUE),
-    known("* poll *", ("1 IN*", "1 IN+OUT*"), &["* fill *", "* fork", "@ *"], ANOTHER_QUEUE),
-    known(
-        "* get * state",
-        ("FIN_WAIT1", "FIN_WAIT2"),
-        &["* fill *", "* shutdown *", "* fork"],
-        ANOTHER_QUEUE,
-    ),
-    known(
-        "* get * state",
-        ("ESTABLISHED", "CLOSE_WAIT"),
-        &["* fill *", "* shutdown *", "* fork"],
-        ANOTHER_QUEUE,
-    ),
-    known("* poll *", ("0 -*", "1 OUT*"), &["* fork", "* fill *", "@ *"], ANOTHER_QUEUE),
-    known("* poll *", ("1 IN*", "1 IN+OUT*"), &["* fork", "* fill *", "@ *"], ANOTHER_QUEUE),
-    known("*", ("0", "0; *send * has waited: some*"), &["* fill *", "* fork", "@ *"], ANOTHER_QUEUE),
-    known(
-        "* shutdown *",
-        ("0; *send * has waited: EPIPE*", "0; *send * has waited: some*"),
-        &["* fork", "* fill *"],
-        ANOTHER_QUEUE,
-    ),
     known(
         "@ patient recv *",
         ("EAGAIN after the timer", "EAGAIN after the timer; *re* has waited: EAGAIN"),
-        &["* re*", "* fork"],
+        &["* re*", "* fork*"],
         ANEW,
     ),
     known("* wait *", ("waits", "1 *:OUT"), &["* shutdown * 0", "* fill *", "* drain *"], HALF_READ),
-    known("* wait *", ("0", "1 *:OUT"), &["* fork", "* fill *", "* close *"], ANOTHER_QUEUE),
-    known("@ wait *", ("0*", "1 *:OUT*"), &["* send * 3000000 *", "* fork"], ANOTHER_QUEUE),
-    known("* wait *", ("waits", "1 *:OUT"), &["* fill *", "* fork", "@ *"], ANOTHER_QUEUE),
-    known("* wait *", ("0", "1 *:HUP"), &["* ctl * add *1", "* fork"], DISARMED),
+    within_host("* send* *", ("ECONNRESET", "EPIPE"), &["* fill *", "* leave *"], HALF_READ),
+    known("* wait *", ("0", "1 *:HUP"), &["* ctl * add *1", "* fork*"], DISARMED),
+    known("* connect *", ("!", "*poll* has waited: # *IN*"), &["* ctl * *1", "* unconnect *"], DISARMED),
     known("* give *", GIVEN_AND_HEARD, &["* ctl * add *1", "* wait *", "* wait * -"], DISARMED),
     known("* give *", GIVEN_AND_HEARD, &["* ctl * add *E", "* wait *", "* wait * -"], HEARD_TWICE),
-    known("* wait *", ("waits", "1 *:HUP"), &["* ctl * add *1", "* fork"], DISARMED),
+    known("* wait *", ("waits", "1 *:HUP"), &["* ctl * add *1", "* fork*"], DISARMED),
     known("* wait *", ("0", "1 *:*HUP"), &["* ctl * add *1", "* exec"], DISARMED),
-    known("@ poll *", ("0 -*", "1 OUT*"), &["* fill *", "* fork"], ANOTHER_QUEUE),
-    known("@ poll *", ("waits", "1 OUT*"), &["* fill *", "* fork"], ANOTHER_QUEUE),
-    known("@ poll *", ("1 IN*", "1 IN+OUT*"), &["* fill *", "* fork"], ANOTHER_QUEUE),
-    known("@ poll *", ("1 IN*", "1 IN+OUT*"), &["* fork", "* fill *"], ANOTHER_QUEUE),
-    known(
-        "* shutdown *",
-        ("0; *send * has waited: EPIPE*", "0; *send * has waited: some*"),
-        &["* fill *", "* fork"],
-        ANOTHER_QUEUE,
-    ),
-    known("@ poll *", ("1 IN", "0 -"), &["* listen *", "* connect *", "* fork"], OWN_QUEUE),
-    known("@ accept * n", ("new", "EAGAIN"), &["* listen *", "* connect *", "* fork"], OWN_QUEUE),
-    known("@ poll *", ("waits", "1 OUT*"), &["* fork", "* fill *"], ANOTHER_QUEUE),
-    known("* connect *", ("EINVAL", "E*"), &["* connect *", "* fork", "* shutdown *"], SHUT_UNTOLD),
+    known(POLLS, ("*IN*", "0*"), &["* listen *", "* connect *", "* fork*"], OWN_QUEUE),
+    known("@ accept * n", ("new", "EAGAIN"), &["* listen *", "* connect *", "* fork*"], OWN_QUEUE),
+    known("* connect *", ("EINVAL", "E*"), &["* connect *", "* fork*", "* shutdown *"], SHUT_UNTOLD),
     known("* connect *", ("EINVAL", "E*"), &["* connect *", "* shutdown *", "* give *"], SHUT_UNTOLD),
     known("* shutdown *", ("ENOTCONN", "0"), LISTENER_ENDED, OWN_LISTENER),
     known("* re*", ("ECONNRESET", "*"), LISTENER_ENDED, OWN_LISTENER),
     known("* get * error", ("ECONNRESET", "0"), LISTENER_ENDED, OWN_LISTENER),
-    known("@ wait *", ("# *", "0"), &["* ctl * add *", "* fork", "@ close *"], OWN_CLOSE),
-    known("* wait *", ("# *", "0"), &["* epoll *", "* fork", "@ ctl * add *"], OWN_SET),
-    known("@ ctl * mod *", ("ENOENT", "0"), &["* epoll *", "* fork", "* ctl * del *"], OWN_SET),
-    known("@ ctl * del *", ("ENOENT", "0"), &["* epoll *", "* fork", "* ctl * del *"], OWN_SET),
-    known("@ ctl * mod *", ("0", "ENOENT"), &["* epoll *", "* fork", "* ctl * add *"], OWN_SET),
-    known("@ ctl * del *", ("0", "ENOENT"), &["* epoll *", "* fork", "* ctl * add *"], OWN_SET),
-    known("* ctl * del *", ("0", "ENOENT"), &["* epoll *", "* fork", "@ ctl * add *"], OWN_SET),
-    known("@ ctl * add *", ("0", "EEXIST"), &["* epoll *", "* fork", "* ctl * del *"], OWN_SET),
-    known("@ ctl * add *", ("EEXIST", "0"), &["* epoll *", "* fork", "* ctl * add *"], OWN_SET),
-    known("* wait *", ("0", "# *"), &["* ctl * *1", "* fork", "* wait *", "* wait *"], HEARD_TWICE),
-    known("* wait *", ("0", "# *"), &["* ctl * *E", "* fork", "* wait *", "* wait *"], HEARD_TWICE),
-    known("* wait *", ("waits", "# *"), &["* ctl * *E", "* fork", "* wait *", "* wait *"], HEARD_TWICE),
+    known("@ wait *", ("# *", "0"), &["* ctl * add *", "* fork*", "@ close *"], OWN_CLOSE),
+    known(WAITS, ("# *", NOTHING), &["* fork*", CLOSES], OWN_CLOSE),
+    known("* poll *", ("1 IN*", "0 -*"), &["* ctl * add *", "* re*", "* close *"], OWN_CLOSE),
     known(
-        "* wait *",
-        ("0 after the timer", "# * at once"),
-        &["* ctl * *E", "* fork", "* wait *", "* wait *"],
-        HEARD_TWICE,
+        "@ accept *",
+        ("new", "waits"),
+        &["* listen *", "* connect *", "* fork*", "* dup# *"],
+        QUEUE_CLOSED,
     ),
-    known("* wait *", ("0", "# *"), &["* ctl * *E", "* wait *", "* fork"], HEARD_TWICE),
-    known("* wait *", ("waits", "# *"), &["* ctl * *E", "* wait *", "* fork"], HEARD_TWICE),
-    known("* wait *", ("0", "# *"), &["* ctl * *E", "* wait *", "* give *"], HEARD_TWICE),
     known(
-        "* wait *",
-        ("0 after the timer", "# * at once"),
-        &["* ctl * *E", "* wait *", "* give *"],
-        HEARD_TWICE,
+        "*",
+        ("*re* * pw has waited: # *", "*re* * pw has waited: # *"),
+        &["* re* * pw", "* re* *"],
+        PEEKED_TWICE,
     ),
-    known("* wait *", ("waits", "# *"), &["* ctl * *E", "* wait *", "* give *"], HEARD_TWICE),
-    known("* wait *", ("0", "# *HUP"), &["* ctl * *1", "* *wait *", "* give *"], HEARD_TWICE),
+    Known { ends: false, ..known("* get * name", ("# port any", "# port"), NAME_HANDED_OVER, NAME_KEPT) },
+    known("* dup# *", ("0", "0; *re* has waited: 0 *"), &["* poll* * -|* select * -"], REPLACED_UNDER_POLL),
+    known("* wait *", ("# *", "0"), &["* epoll *", "* fork*", "@ ctl * add *"], OWN_SET),
+    known(WAITS, (NOTHING, "# *"), &["* epoll *", "* fork*", "* ctl * del *"], OWN_SET),
+    known("@ ctl * mod *", ("ENOENT", "0"), &["* epoll *", "* fork*", "* ctl * del *"], OWN_SET),
+    known("@ ctl * del *", ("ENOENT", "0"), &["* epoll *", "* fork*", "* ctl * del *"], OWN_SET),
+    known("@ ctl * mod *", ("0", "ENOENT"), &["* epoll *", "* fork*", "* ctl * add *"], OWN_SET),
+    known("@ ctl * del *", ("0", "ENOENT"), &["* epoll *", "* fork*", "* ctl * add *"], OWN_SET),
+    known("* ctl * del *", ("0", "ENOENT"), &["* epoll *", "* fork*", "@ ctl * add *"], OWN_SET),
+    known("@ ctl * add *", ("0", "EEXIST"), &["* epoll *", "* fork*", "* ctl * del *"], OWN_SET),
+    known("@ ctl * add *", ("EEXIST", "0"), &["* epoll *", "* fork*", "* ctl * add *"], OWN_SET),
     known("* poll2 *", ("1 - IN*", "2 IN IN*"), &["* dgram *", "* ctl * *E", "* wait *"], SET_SAYS),
-    known("* poll *", ("0 -", "1 IN"), &["* ctl * *E", "* wait *", "* exec"], HEARD_TWICE),
-    known("* poll2 *", ("1 - *", "2 IN *"), &["* ctl * *E", "* wait *", "* give *"], HEARD_TWICE),
-    known("* poll2 *", ("1 * -", "2 * IN"), &["* ctl * *E", "* wait *", "* give *"], HEARD_TWICE),
-    known("* poll2 *", ("0 - -*", "1 - IN*"), &["* ctl * *E", "* wait *", "* give *"], HEARD_TWICE),
-    known("* poll2 *", ("0 - -*", "1 IN -*"), &["* ctl * *E", "* wait *", "* give *"], HEARD_TWICE),
     Known { ends: false, ..known("* get * name", ("# port*", "# no port*"), NAME_AFTER, NO_PORT) },
     Known { ends: false, ..known("* get * name", ("# port*", "# no port*"), NAME_AFTER_GIVEN, NO_PORT) },
     Known { ends: false, ..known("* get * name", ("# port*", "# port* any"), NAME_AFTER_CONNECT, NO_NAME) },
     within_host(
         "* bind *",
         ("EINVAL", "0"),
-        &["* listen *", "* connect *", "* fork", "* close *"],
+        &["* listen *", "* connect *", "* fork*", "* close *"],
         QUEUE_CLOSED,
     ),
-    within_host("* get * unsent", ("0", "1"), CLOSED_AND_SHUT, ONE_END),
-    within_host("* get * error", ("0", "ECONNRESET"), CLOSED_AND_SHUT, ONE_END),
-    within_host("* send* *", ("EPIPE*", "ECONNRESET"), CLOSED_AND_SHUT, ONE_END),
-    within_host("* send* *", ("EPIPE", "ECONNRESET"), LEFT_AND_SHUT, ONE_END),
-    within_host("* send* *", ("EPIPE", "ECONNRESET"), LEFT_GIVEN_AND_SHUT, ONE_END),
-    within_host("* wait *", ("1 *:HUP", "1 *:ERR+HUP"), CLOSED_KEPT_AND_SHUT, ONE_END),
-    within_host("* writev *", ("EPIPE", "ECONNRESET"), CLOSED_AND_SHUT, ONE_END),
-    within_host("* poll *", ("# *OUT+HUP*", "# *OUT+ERR+HUP*"), CLOSED_AND_SHUT, ONE_END),
-    within_host("* fill *", ("EPIPE", "ECONNRESET"), CLOSED_AND_SHUT, ONE_END),
-    within_host("* send* *", ("EPIPE", "ECONNRESET"), FORK_CLOSED_AND_SHUT, ONE_END),
-    within_host("* poll *", ("# *OUT+HUP*", "# *OUT+ERR+HUP*"), FORK_CLOSED_AND_SHUT, ONE_END),
-    within_host("* poll* *", ("# *HUP*", "# *ERR+HUP*"), CLOSED_GIVEN_AND_SHUT, ONE_END),
-    within_host("* send* *", ("EPIPE", "ECONNRESET"), CLOSED_GIVEN_AND_SHUT, ONE_END),
-    within_host("* writev *", ("EPIPE", "ECONNRESET"), CLOSED_GIVEN_AND_SHUT, ONE_END),
-    within_host("* get * error", ("0", "ECONNRESET"), CLOSED_GIVEN_AND_SHUT, ONE_END),
-    within_host("* recvmmsg *", ("# 0 *", "ECONNRESET"), CLOSED_AND_SHUT, ONE_END),
-    within_host("* recvmmsg *", ("# 0 *", "ECONNRESET"), CLOSED_GIVEN_AND_SHUT, ONE_END),
-    within_host("* re* *", ("0 *", "ECONNRESET"), CLOSED_GIVEN_AND_SHUT, ONE_END),
+    within_host("* get * unsent", ("0", "1"), CLOSED_AND_HANDED_OVER, ONE_END),
+    within_host("* get * error", ("0", "ECONNRESET"), CLOSED_AND_HANDED_OVER, ONE_END),
+    within_host("* get * error", ("0", "ECONNRESET"), HANDED_OVER_AND_CLOSED, ONE_END),
+    within_host(POLLS, ("# *HUP*", "# *ERR+HUP*"), CLOSED_AND_HANDED_OVER, ONE_END),
+    within_host(POLLS, ("# *HUP*", "# *ERR+HUP*"), HANDED_OVER_AND_CLOSED, ONE_END),
+    within_host(SENDS, ("EPIPE*", "ECONNRESET"), CLOSED_AND_HANDED_OVER, ONE_END),
+    within_host(SENDS, ("EPIPE*", "ECONNRESET"), HANDED_OVER_AND_CLOSED, ONE_END),
+    within_host(RECEIVES, ("0 *|# 0 *", "ECONNRESET*"), CLOSED_AND_HANDED_OVER, ONE_END),
+    within_host(RECEIVES, ("0 *|# 0 *", "ECONNRESET*"), HANDED_OVER_AND_CLOSED, ONE_END),
     known("* shutdown *", ("0", "ENOTCONN"), SHUT_AND_READ, PROBED),
     known("* send* *", ("EPIPE", "ECONNRESET"), SHUT_AND_READ, PROBED),
     known("* drain *", ("0", "ECONNRESET"), SHUT_AND_READ, PROBED),
     known("* get * peer", ("# port", "ENOTCONN"), SHUT_AND_READ, PROBED),
     known("* get * state", ("CLOSE_WAIT", "CLOSE"), SHUT_AND_READ, PROBED),
+    known("* get * state", (STATES_FULL, STATES_WITH_ROOM), FULL_AND_HANDED_OVER, ANOTHER_QUEUE),
+    known("* get * state", (STATES_FULL, STATES_WITH_ROOM), HANDED_OVER_AND_FULL, ANOTHER_QUEUE),
+    known(POLLS, ("!", "*OUT*"), FULL_AND_HANDED_OVER, ANOTHER_QUEUE),
+    known(POLLS, ("!", "*OUT*"), HANDED_OVER_AND_FULL, ANOTHER_QUEUE),
+    known(SELECTS, ("!", "# w*|# r w*"), FULL_AND_HANDED_OVER, ANOTHER_QUEUE),
+    known(SELECTS, ("!", "# w*|# r w*"), HANDED_OVER_AND_FULL, ANOTHER_QUEUE),
+    known("*", ("!", ROOM_HEARD), FULL_AND_HANDED_OVER, ANOTHER_QUEUE),
+    known("*", ("!", ROOM_HEARD), HANDED_OVER_AND_FULL, ANOTHER_QUEUE),
+    known(WAITS, (NOTHING, "# *"), &[HEARD_ONCE, "* wait *|* pwait *", PASSED_ON], HEARD_TWICE),
+    known(WAITS, (NOTHING, "# *"), &[HEARD_ONCE, "* fork*", WAITS, WAITS], HEARD_TWICE),
+    known("* poll* *", ("*", "*IN*"), &[HEARD_ONCE, "* wait *|* pwait *", PASSED_ON], HEARD_TWICE),
+    known(
+        "* exec",
+        ("*wait * has waited: has gone", "*wait * has waited: # *; *: has gone"),
+        &[HEARD_ONCE, "* wait *"],
+        HEARD_TWICE,
+    ),
+    known("* re* *", ("#*", "EAGAIN*|waits|#*"), DATAGRAMS_FORKED, OWN_DATAGRAMS),
+    known("* get * queued", ("#", "#"), DATAGRAMS_FORKED, OWN_DATAGRAMS),
+    known(POLLS, ("*IN*", "!*IN*"), DATAGRAMS_FORKED, OWN_DATAGRAMS),
+    known(SELECTS, ("# r*", "!# r*"), DATAGRAMS_FORKED, OWN_DATAGRAMS),
+    known("* re* *", ("#*", "EAGAIN*|waits"), DATAGRAMS_AND_EXEC, LOST_AT_EXEC),
+    known("* get * queued", ("#", "0"), DATAGRAMS_AND_EXEC, LOST_AT_EXEC),
+    known(POLLS, ("*IN*", "!*IN*"), DATAGRAMS_AND_EXEC, LOST_AT_EXEC),
+    known(SELECTS, ("# r*", "!# r*"), DATAGRAMS_AND_EXEC, LOST_AT_EXEC),
+    known(CLOSES, ("!", CLOSED_HEARD), NONE, CLOSED_UNDER_A_CALL),
+    // As soon as something else wakes it.
+    known("*", ("!", CLOSED_HEARD), &[CLOSES], CLOSED_UNDER_A_CALL),
 ];
 
 impl Known {
@@ -591,7 +500,10 @@ impl Known {
     pub(crate) fn is(&self, place: Place, so_far: &[Step], step: &str, kernel: &str, overfly: &str) -> bool {
         self.place.is_none_or(|its| its == place)
             && fits(self.step, step)
-            && fits(self.kernel, kernel)
+            && match self.kernel {
+                "!" => !fits(self.overfly, kernel),
+                pattern => fits(pattern, kernel),
+            }
             && fits(self.overfly, overfly)
             && self.comes_after(so_far)
     }
@@ -604,11 +516,18 @@ impl Known {
     }
 }
 
-/// Whether a text is as the pattern has it.
+/// Whether a text is as one of the pattern's alternatives has it.
 fn fits(pattern: &str, text: &str) -> bool {
+    match pattern.strip_prefix('!') {
+        Some(pattern) => !fits(pattern, text),
+        None => pattern.split('|').any(|alternative| fits_one(alternative, text)),
+    }
+}
+
+fn fits_one(pattern: &str, text: &str) -> bool {
     let Some(first) = pattern.chars().next() else { return text.is_empty() };
     let rest = &pattern[first.len_utf8()..];
-    let after = |length: usize| fits(rest, &text[length..]);
+    let after = |length: usize| fits_one(rest, &text[length..]);
     match first {
         '*' => text.char_indices().map(|(at, _)| at).chain([text.len()]).any(after),
         '#' => {
