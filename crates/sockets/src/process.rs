@@ -54,7 +54,7 @@ pub(crate) use self::contexts::process;
 pub(crate) use self::datagram::{Origin, Placed};
 pub(crate) use self::exec::before_exec;
 use self::family::Family;
-pub(crate) use self::family::has_inherited;
+pub(crate) use self::family::{has_in_common, has_inherited};
 pub(crate) use self::kernel_set::KernelSets;
 pub(crate) use self::life::{after_fork_in_child, after_fork_in_parent, before_fork, finish, load};
 pub(crate) use self::listening::{leave_to_kernel, listener_event, listens_now, watched};

@@ -384,7 +384,7 @@ impl Socket {
     /// the kernel.
     pub(crate) fn was_dissolved(&self) -> bool {
         let dissolved = self.dissolved_by_several.is_some_and(|dissolved| !dissolved.is_pending());
-        dissolved && self.state == SocketState::Ended && !self.disconnected
+        dissolved && matches!(self.state, SocketState::Ended | SocketState::Connected) && !self.disconnected
     }
 
     /// The kernel's socket is what is left of it, by another process.

@@ -164,7 +164,9 @@ fn add(
             Answer::Done(process.stack.watch(set, id, descriptor, events, data, false))
         }
         SocketState::Listening | SocketState::Datagram
-            if !shared(set).is_waited_in() && !process.is_in_stack(id) =>
+            if !shared(set).is_waited_in()
+                && !process.is_in_stack(id)
+                && !process.stack.has_datagrams(id) =>
         {
             in_kernel(process, (epoll, set), (descriptor, id), event)
         }

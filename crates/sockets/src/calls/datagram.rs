@@ -148,7 +148,8 @@ pub(crate) fn receive(
             if guard.stack.is_running()
                 && flags & libc::MSG_DONTWAIT == 0
                 && !kernel::is_nonblocking(descriptor) => {}
-        Placed::Unbound => return Answer::Kernel,
+        // What it had sent while it was connected may have been refused.
+        Placed::Unbound => return guard.stack.take_error(id).map_or(Answer::Kernel, Answer::error),
         Placed::No => {
             leave_to_kernel(&mut guard, id);
             return Answer::Kernel;

@@ -121,7 +121,9 @@ pub(crate) fn adopt(descriptor: i32) {
         contexts::all().any(|context| at(context).adopt_datagram(descriptor));
         return;
     }
-    at_own().adopt(descriptor);
+    if !contexts::all().any(|context| at(context).adopt_listener(descriptor)) {
+        at_own().adopt(descriptor);
+    }
 }
 
 /// `descriptor` is about to be another process's too, or another face's of this one: the kernel goes on with a connection.

@@ -35,6 +35,13 @@ pub(crate) fn poll(
         }
         return Answer::Kernel;
     }
+    // What is ready already comes before any signal, which stays pending then (poll_select_finish() in Linux, fs/select.c).
+    if mask.is_some() {
+        let at_once = poll(descriptors, Some(Duration::ZERO), None, call);
+        if !matches!(at_once, Answer::Done(Ok(0))) {
+            return at_once;
+        }
+    }
     let since = sys::handlers_run();
     let _masked = Masked::new(mask);
     for descriptor in descriptors.iter() {

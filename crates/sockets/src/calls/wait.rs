@@ -18,7 +18,7 @@ use crate::process::dividing::waits_in_set;
 use crate::process::rounds::Rounds;
 use crate::process::sets::{Contexts, Shared, shared};
 use crate::process::{
-    For, Process, Sleeper, Tag, goes_on, has_inherited, let_others_in, readable, settled, spin_until, tag,
+    For, Process, Sleeper, Tag, goes_on, has_in_common, let_others_in, readable, settled, spin_until, tag,
 };
 use crate::socket::SocketId;
 use crate::sys::{self, HandlersRun};
@@ -125,6 +125,14 @@ pub(crate) unsafe fn epoll_wait(
     if mask.is_some() && is_kernels(&mut at(own), set) {
         return Answer::Kernel;
     }
+    // What is there already comes before any signal (ep_poll() in Linux, fs/eventpoll.c).
+    if mask.is_some() {
+        // SAFETY: as this function's.
+        let at_once = unsafe { epoll_wait(epoll, records, room, Some(Duration::ZERO), None) };
+        if !matches!(at_once, Answer::Done(Ok(0))) {
+            return at_once;
+        }
+    }
     let since = sys::handlers_run();
     // Without the lock: with it, signals may be blocked that the program has not blocked.
     let _masked = Masked::new(mask);
@@ -181,7 +189,7 @@ fn is_open(epoll: i32, set: SetId) -> bool {
 /// The kernel alone knows what a set has, and will until the call that waits there returns: no other thread can add anything.
 #[inline]
 fn is_kernels(process: &mut Process, set: SetId) -> bool {
-    if has_inherited() {
+    if has_in_common() {
         process.claim_watched(set);
     }
     !process.stack.is_running() && sys::is_single_threaded() && !are_several() && !process.sets[set].tainted
@@ -272,6 +280,8 @@ impl Wait {
         let never = Instant::from_micros(0);
         let mut look =
             Look { time: never, ours: 0, spin_until: never, pause: Duration::ZERO, looks_alone: 1 };
+        // By the kernel, as the sleep ended: what it says of the program's own descriptors it would say again.
+        let mut said = self.found.count > 0;
         for context in contexts.iter_from(self.turn) {
             self.rounds.enter(context);
             if !is_open(epoll, set) {
@@ -284,7 +294,7 @@ impl Wait {
             process.attend(set, shared, epoll);
             if !self.met.has(context) {
                 self.met = self.met.and(Contexts::one(context));
-                if context != own && has_inherited() {
+                if context != own && has_in_common() {
                     process.claim_watched(set);
                 }
                 process.waits_for_events(true);
@@ -297,9 +307,13 @@ impl Wait {
                 }
             }
             let process = self.rounds.enter(context);
-            let (time, entered) = (process.pumped, core::mem::take(&mut process.sets[set].entered));
-            if core::mem::take(&mut self.kernel_first) || entered {
+            let time = process.pumped;
+            if !said
+                && (core::mem::take(&mut process.sets[set].entered)
+                    || core::mem::take(&mut self.kernel_first))
+            {
                 self.look_at_kernel(contexts, time, false)?;
+                said = self.found.count > 0;
             }
             let process = self.rounds.enter(context);
             look.ours += self.found.collect(process, set);

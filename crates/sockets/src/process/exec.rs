@@ -8,7 +8,7 @@ use rustix::net::{AddressFamily, SocketFlags, ipproto, sockopt};
 use super::life::{EXIT_LINGER, deliver, disown_descriptors};
 use super::{Process, contexts, listens_now};
 use crate::kernel::{self, now};
-use crate::socket::{Side, SocketState};
+use crate::socket::{Side, SocketId, SocketState};
 use crate::table::{self, Entry};
 
 /// The process is about to become another program. If it cannot, what was handed over stays with the kernel.
@@ -125,6 +125,16 @@ impl Process {
                 self.adopt(descriptor);
             }
         }
+    }
+
+    /// One that came from elsewhere is perhaps a listener that this process has.
+    pub(crate) fn adopt_listener(&mut self, descriptor: i32) -> bool {
+        let Some(cookie) = kernel::cookie(descriptor) else { return false };
+        let is_it = |id: &SocketId| kernel::cookie(self.stack.socket(*id).descriptor) == Some(cookie);
+        let Some(id) = self.stack.listeners().find(is_it) else { return false };
+        self.stack.duplicate(id);
+        self.stack.socket_mut(id).customized = true;
+        table::enter(descriptor, Entry::Socket(id))
     }
 
     /// A descriptor that came from elsewhere: a listener may be accelerated, and so may what is to listen yet. Should it connect,

@@ -43,6 +43,15 @@ pub(crate) fn has_inherited() -> bool {
     INHERITED.load(Ordering::Relaxed)
 }
 
+/// Some of the process's connections were over before a fork.
+static SHARES_ENDS: AtomicBool = AtomicBool::new(false);
+
+/// Whether another process may have taken, or ended, what one of this process's epoll sets has.
+#[inline]
+pub(crate) fn has_in_common() -> bool {
+    has_inherited() || SHARES_ENDS.load(Ordering::Relaxed)
+}
+
 /// A child that may ask for connections, and its own children.
 struct Heir {
     /// The fork that it came from.
@@ -100,7 +109,9 @@ impl Process {
                 self.moved(id);
             }
         }
-        self.stack.share_unconnected();
+        if self.stack.share_unconnected() {
+            SHARES_ENDS.store(true, Ordering::Relaxed);
+        }
         let uses_datagrams = self.stack.share_datagrams();
         if self.stack.connections().next().is_none() && !uses_datagrams {
             return;
@@ -265,10 +276,12 @@ impl Process {
         Entry::Kernel
     }
 
-    /// The program waits for a set: inherited connections in it are claimed.
+    /// The program waits for a set: inherited connections in it are claimed, and those left that another process has ended.
     pub(crate) fn claim_watched(&mut self, set: SetId) {
         for descriptor in self.stack.watched_and_lost(set) {
-            if let Entry::Socket(id) = table::lookup(descriptor) {
+            if let Entry::Socket(id) = table::lookup(descriptor)
+                && !(self.stack.socket(id).was_dissolved() && self.leaves_to_all(id))
+            {
                 self.claim(id, descriptor);
             }
         }

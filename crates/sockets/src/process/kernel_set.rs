@@ -10,7 +10,7 @@ use super::contexts::are_several;
 use super::listening::listener_event;
 use super::sets::Shared;
 use super::tags::PRIVATE_STACK;
-use super::{Process, has_inherited, sets, signal};
+use super::{Process, has_in_common, sets, signal};
 use crate::any_link::AnyLink;
 use crate::interest::{SetId, bits};
 use crate::stack::Stack;
@@ -265,7 +265,7 @@ impl Process {
     /// A set is watched as a descriptor, by another set or by poll(): the kernel must know what it has at user level, and of
     /// nothing else.
     pub(crate) fn expose(&mut self, set: SetId) {
-        if has_inherited() {
+        if has_in_common() {
             self.claim_watched(set);
         }
         if self.sets[set].exposed {

@@ -103,7 +103,8 @@ impl Process {
 
     /// A call that does not wait, of a listener or UDP socket: whether the kernel alone is to answer it.
     pub(crate) fn is_asked_blindly(&mut self, id: SocketId, descriptor: i32) -> bool {
-        if self.is_in_stack(id) {
+        // What waits here the kernel does not know.
+        if self.is_in_stack(id) || self.stack.has_datagrams(id) {
             return false;
         }
         let socket = self.stack.socket_mut(id);

@@ -154,7 +154,8 @@ impl<T: Link> Stack<T> {
         let interests = &self.sockets.interests;
         let lost = |index: &u32| {
             let id = SocketId(interests.at(*index).socket);
-            self.sockets.at(id).state == SocketState::Lost || self.is_lost_datagram(id)
+            let socket = self.sockets.at(id);
+            socket.state == SocketState::Lost || socket.was_dissolved() || self.is_lost_datagram(id)
         };
         interests.of_set(set).filter(lost).map(|index| interests.at(index).descriptor).collect()
     }

@@ -1,6 +1,6 @@
 //! Sequences of some kind (see `script/kinds.rs`), which differed once and must not again, as in [`super::found`].
 
-pub(crate) const KINDS: [(&str, &str); 41] = [
+pub(crate) const KINDS: [(&str, &str); 46] = [
     (
         "seed 85000170: a datagram that came before the process took part in its port is read before those that came later",
         "v4\n\
@@ -533,5 +533,77 @@ pub(crate) const KINDS: [(&str, &str); 41] = [
          M splice a 1 -\n\
          L fork\n\
          C select b r 0",
+    ),
+    (
+        "seed 1000201813: what waits in a UDP socket that was passed on is read, also once it is in an epoll set",
+        "v6\n\
+         L dgram a n\n\
+         L bind a 0\n\
+         R dgram a b\n\
+         R bind a 5\n\
+         L readv a 4 5\n\
+         R connect a 0\n\
+         R sendmsg a 1 d\n\
+         L give a\n\
+         L take b\n\
+         L epoll c\n\
+         L ctl c add a OE\n\
+         L recvfrom b 12 dp",
+    ),
+    (
+        "seed 1000201449: what both ends had shut before a fork is in no connection any more for either once AF_UNSPEC has ended it",
+        "v4\n\
+         R socket a n\n\
+         R bind a 5\n\
+         R listen a 8\n\
+         L socket a b\n\
+         L connect a 5\n\
+         R accept a b b\n\
+         L thread\n\
+         M shutdown a 1\n\
+         R shutdown b 1\n\
+         L fork\n\
+         C unconnect a\n\
+         M patient recv a 100",
+    ),
+    (
+        "seed 1000215640: a UDP socket is told that it was refused, also once AF_UNSPEC has ended its connection",
+        "v6\n\
+         L thread\n\
+         M dgram b n\n\
+         M connect b 6\n\
+         L sendto b 6 20000 d\n\
+         L unconnect b\n\
+         M patient recv b 100",
+    ),
+    (
+        "seed 1000220398: an epoll set says of what has failed before a fork what it is since another process was told",
+        "v6\n\
+         L socket a n\n\
+         L connect a 5\n\
+         L thread\n\
+         L epoll b\n\
+         L ctl b add a IR\n\
+         L fork\n\
+         M connect a 5\n\
+         C wait b 0",
+    ),
+    (
+        "seed 1000227927: who waits in accept() gets what comes, also when the listener has come back by SCM_RIGHTS",
+        "v4\n\
+         L socket a b\n\
+         L bind a 0\n\
+         L listen a 8\n\
+         L poll a I 0\n\
+         R socket a n\n\
+         R connect a 0\n\
+         L accept a b b\n\
+         L thread\n\
+         M give a\n\
+         M take c\n\
+         L accept a d n\n\
+         R socket b n\n\
+         R fork\n\
+         D connect b 0",
     ),
 ];

@@ -28,11 +28,18 @@ const CLOSED_UNDER_A_CALL: &str = "close() ends accept(), poll() and epoll_wait(
 const REPLACED_UNDER_POLL: &str = "dup2() over a descriptor that another thread has in poll() or select(): that says what the new one is; the kernel's goes on with the old \
      one";
 
+const POLL_FOR_EVER: &str = "* *poll* -|* *select * -";
+
 const ROOM_AGAIN: &str = "whether a connection has room again once a send() has taken a part depends on how far its queue and the peer's have grown, each stack's \
      own affair";
 
 const UNSENT: &str = "SIOCOUTQ is 0 once nothing can be acknowledged any more; the kernel says what was left, or after AF_UNSPEC or a connect() \
      that failed some number";
+
+/// A connection is perhaps over.
+const OVER: &[&str] = &["* close *|* leave *|* dup# *|* shutdown *|* unconnect *|* exit"];
+
+const UNACKNOWLEDGED: &str = "whether what was sent is acknowledged before the reset of a close with unread data, as SIOCOUTQ says, is each stack's own affair";
 
 const KEPT_PORT: &str = "so does bind() of one that was handed over and is over: the broker has bound it";
 
@@ -43,10 +50,10 @@ const DISARMED: &str = "what EPOLLONESHOT has disarmed hears EPOLLHUP and EPOLLE
      nothing";
 
 const HALF_READ: &str = "how much of a full connection has come, and whether its end has, is each stack's own affair: an end that is shut for reading reads 0 before \
-     all has, and after a reset send() says ECONNRESET or EPIPE";
+     all has, and after a reset send() says ECONNRESET or EPIPE, and recv() ECONNRESET or the end";
 
-const ANEW: &str = "recv() that waits while its connection is handed over begins anew in the kernel: SO_RCVTIMEO that another process sets \
-     meanwhile is its own";
+const ANEW: &str = "what waits to receive while its connection is handed over begins anew in the kernel: it takes what has come below SO_RCVLOWAT, and SO_RCVTIMEO that \
+     another process sets meanwhile is its own";
 
 const OWN_QUEUE: &str = "what waits at a listener when its process forks a child does not see that looks without waiting; one that waits gets \
      it if the parent is busy";
@@ -95,7 +102,7 @@ const TAKEN_BEFORE: &str = "of a thread in poll() and one in recv() or send() th
      POLLERR only if that is the one, in the kernel as well";
 const ONE_HEARS: &str = "of a thread in recv() and one in send() that wait for a connection which is reset, the one that wakes first is told so, in the \
      kernel as well";
-const READ_BEFORE: &str = "of a thread in poll() and one in recv() that wait for the same data one wakes first: if that is the one in recv(), the poll() goes \
+const READ_BEFORE: &str = "of a thread in poll() and one in recv() or splice() that wait for the same data one wakes first: if that is the one that reads, the poll() goes \
      on waiting, in the kernel as well";
 /// The one that reads, and a poll() that has waited: of an actor before it, or after it, in the alphabet.
 const READ: &str = "#; *re* has waited: # *";
@@ -103,6 +110,8 @@ const POLLED_AND_READ: &str = "#; *poll* *I* has waited: # *IN*; *re* has waited
 const READ_AND_POLLED: &str = "#; *re* has waited: # *; *poll* *I* has waited: # *IN*";
 const READ_AND_SELECTED: &str = "#; *re* has waited: # *; *select * has waited: 1 r";
 const POLL_AND_READ: &[&str] = &["* poll* *I* -"];
+const POLL_AND_SPLICE: &[&str] = &["* poll* *I* -", "* splice *"];
+const SPLICE_AND_POLL: &[&str] = &["* splice *", "* poll* *I* -"];
 const SELECT_AND_READ: &[&str] = &["* select * r -"];
 
 const POLLED_FIRST: &str = "*poll * has waited: # *ERR+HUP*";
@@ -151,7 +160,8 @@ const URGENT_KEPT: &str =
 
 const LONGER_LATER: &str = "a datagram that is longer than a frame comes by the kernel's socket, and is read after those that came at user level";
 const OWN_DATAGRAMS: &str = "of a UDP socket that several processes have by a fork each has what comes to it: of one that none had used before a part of \
-     the peers, and what waits in any other goes to the child that uses it first; another one does not see that";
+     the peers, and what waits in any other goes to the child that uses it first; another one does not see that, and an epoll set of that child \
+     says what is the kernel's apart";
 const ERROR_OF_OTHERS: &str = "of a UDP socket that several processes have by a fork, and that one of them connects, the ICMP error of what is sent then is lost if \
      another one has used it before: it comes to the stack of that one, which has not heard yet that it is connected";
 const LOST_AT_EXEC: &str = "what waits in a UDP socket at user level when its process calls exec is lost: the kernel's queue cannot be given it";
@@ -167,9 +177,10 @@ const WAITS: &str = "* wait *|* pwait *";
 /// What a wait says that ends without an event, or does not end.
 const NOTHING: &str = "0*|waits";
 /// A thread that waited hears that there is room.
-const ROOM_HEARD: &str = "*send * 3000000 - has waited: *|*has waited: # *OUT*|*select * has waited: # *w*";
+const ROOM_HEARD: &str = "*has waited: # *OUT*|*select * has waited: # *w*";
 /// It hears that its descriptor is closed.
 const CLOSED_HEARD: &str = "*accept * has waited: EBADF*|*wait * has waited: EBADF*|*select * has waited: EBADF*|*poll*has waited: # *NVAL*";
+const SENDS_GO_ON: &str = "*send * 3000000 - has waited: some*|*send * 3000000 - has waited: 3000000*";
 const FILLS: &str = "* fill *|* send * 3000000 *";
 /// What has the kernel take a connection.
 const HANDS_OVER: &str = "* fork*|* give *|* exec|* send* *o";
@@ -185,6 +196,9 @@ const DATAGRAMS_AND_EXEC: &[&str] = &["* dgram *", "* exec"];
 
 const PEEKED_TWICE: &str = "recv() with MSG_PEEK and MSG_WAITALL that waits while another thread reads says what is there; the kernel counts what it has seen before, \
      too";
+const BOUND_SINCE: &str = "what was reset, and has been bound since, tells nothing of it once it is passed on (SCM_RIGHTS): the broker cannot make a connection of a \
+     socket that is bound";
+const BOUND_AND_GIVEN: &[&str] = &["* bind *", "* give *"];
 const NAME_KEPT: &str = "getsockname() of what was handed over, and then ended by connect() to AF_UNSPEC, goes on saying the address: the kernel's socket was bound to \
      it to be handed the connection";
 const NAME_HANDED_OVER: &[&str] = &["* connect *", PASSED_ON, "* unconnect *|* connect *"];
@@ -209,7 +223,7 @@ const fn within_host(
     Known { place: Some(Place::Host), ..known(step, told, after, reason) }
 }
 
-pub(crate) static KNOWN: [Known; 158] = [
+pub(crate) static KNOWN: [Known; 176] = [
     known(
         "* bind *",
         ("0", "EINVAL"),
@@ -217,12 +231,9 @@ pub(crate) static KNOWN: [Known; 158] = [
         "bind() of a connection that both ends have shut fails while it is in TIME-WAIT: the kernel's socket keeps its port",
     ),
     known("* bind *", ("0", "EINVAL"), &["* accept *", "* fork*"], KEPT_PORT),
-    Known { ends: false, ..known("* get * unsent", ("#", "0"), &["* close *"], UNSENT) },
-    Known { ends: false, ..known("* get * unsent", ("#", "0"), &["* leave *"], UNSENT) },
-    Known { ends: false, ..known("* get * unsent", ("#", "0"), &["* shutdown *"], UNSENT) },
-    Known { ends: false, ..known("* get * unsent", ("#", "0"), &["* unconnect *"], UNSENT) },
-    Known { ends: false, ..known("* get * unsent", ("#", "0"), &["* exit"], UNSENT) },
+    Known { ends: false, ..known("* get * unsent", ("#", "0"), OVER, UNSENT) },
     Known { ends: false, ..known("* get * unsent", ("#", "#"), &["* unconnect *"], UNSENT) },
+    Known { ends: false, ..known("* get * unsent", ("0", "#"), &["* re* *", CLOSES], UNACKNOWLEDGED) },
     // The SYN of a connect() that has failed, and what connect() adds to it when it says so.
     Known { ends: false, ..known("* get * unsent", ("1", "0"), &["* connect *"], UNSENT) },
     Known { ends: false, ..known("* get * unsent", ("3", "0"), &["* connect *"], UNSENT) },
@@ -239,6 +250,10 @@ pub(crate) static KNOWN: [Known; 158] = [
     known("* writev *", (READ_AND_POLLED, READ), POLL_AND_READ, READ_BEFORE),
     known("* send* *", (READ, READ_AND_SELECTED), SELECT_AND_READ, READ_BEFORE),
     known("* send* *", (READ_AND_SELECTED, READ), SELECT_AND_READ, READ_BEFORE),
+    known("*", ("*poll* *I* has waited: # *IN*", "!*poll* has waited*"), POLL_AND_SPLICE, READ_BEFORE),
+    known("*", ("!*poll* has waited*", "*poll* *I* has waited: # *IN*"), POLL_AND_SPLICE, READ_BEFORE),
+    known("*", ("*poll* *I* has waited: # *IN*", "!*poll* has waited*"), SPLICE_AND_POLL, READ_BEFORE),
+    known("*", ("!*poll* has waited*", "*poll* *I* has waited: # *IN*"), SPLICE_AND_POLL, READ_BEFORE),
     Known { ends: false, ..known("*", (POLLED_FIRST, POLLED_LATER), WAIT_FOR_ONE, TAKEN_BEFORE) },
     Known { ends: false, ..known("*", (POLLED_LATER, POLLED_FIRST), WAIT_FOR_ONE, TAKEN_BEFORE) },
     known("* close *", ("0, then EBADF*", "*re* has waited: EBADF*"), &["* dgram *"], CLOSED_UNDER_A_CALL),
@@ -251,6 +266,12 @@ pub(crate) static KNOWN: [Known; 158] = [
     ),
     known("* dup# *", ("0", "0; *poll* has waited: # *"), &["* *poll* -"], REPLACED_UNDER_POLL),
     known("* dup# *", ("0", "0; *select * has waited: # *"), &["* *select * -"], REPLACED_UNDER_POLL),
+    known(
+        "*",
+        ("!", "*poll* * has waited: # *|*select * has waited: *"),
+        &[POLL_FOR_EVER, "* dup# *"],
+        REPLACED_UNDER_POLL,
+    ),
     // The old one goes when the kernel's poll() does.
     known("* send* *", ("#", "ECONNRESET"), &["* *poll* * -", "* dup# *"], REPLACED_UNDER_POLL),
     known("* re* *", ("waits", "0*"), &["* *poll* * -", "* dup# *"], REPLACED_UNDER_POLL),
@@ -394,14 +415,16 @@ pub(crate) static KNOWN: [Known; 158] = [
         &["* dgram *", "* give *", "* ctl * add *"],
         ERROR_UNTOLD,
     ),
+    known("*", ("!", "*splice * has waited: # *"), &["* fork*", "* lowat 4", "* splice *"], ANEW),
     known(
         "@ patient recv *",
-        ("EAGAIN after the timer", "EAGAIN after the timer; *re* has waited: EAGAIN"),
-        &["* re*", "* fork*"],
+        ("EAGAIN after the timer", "EAGAIN after the timer; * has waited: EAGAIN"),
+        &["* fork*"],
         ANEW,
     ),
     known("* wait *", ("waits", "1 *:OUT"), &["* shutdown * 0", "* fill *", "* drain *"], HALF_READ),
-    within_host("* send* *", ("ECONNRESET", "EPIPE"), &["* fill *", "* leave *"], HALF_READ),
+    within_host(SENDS, ("ECONNRESET", "EPIPE*"), &[FILLS, CLOSES], HALF_READ),
+    within_host(RECEIVES, ("ECONNRESET*", "0*"), &[FILLS, CLOSES], HALF_READ),
     known("* wait *", ("0", "1 *:HUP"), &["* ctl * add *1", "* fork*"], DISARMED),
     known("* connect *", ("!", "*poll* has waited: # *IN*"), &["* ctl * *1", "* unconnect *"], DISARMED),
     known("* give *", GIVEN_AND_HEARD, &["* ctl * add *1", "* wait *", "* wait * -"], DISARMED),
@@ -414,6 +437,12 @@ pub(crate) static KNOWN: [Known; 158] = [
     known("* connect *", ("EINVAL", "E*"), &["* connect *", "* shutdown *", "* give *"], SHUT_UNTOLD),
     known("* shutdown *", ("ENOTCONN", "0"), LISTENER_ENDED, OWN_LISTENER),
     known("* re*", ("ECONNRESET", "*"), LISTENER_ENDED, OWN_LISTENER),
+    known(
+        "* accept *",
+        ("EINVAL", "EAGAIN|waits"),
+        &["* listen *", "* fork*", "* unconnect *"],
+        OWN_LISTENER,
+    ),
     known("* get * error", ("ECONNRESET", "0"), LISTENER_ENDED, OWN_LISTENER),
     known("@ wait *", ("# *", "0"), &["* ctl * add *", "* fork*", "@ close *"], OWN_CLOSE),
     known(WAITS, ("# *", NOTHING), &["* fork*", CLOSES], OWN_CLOSE),
@@ -430,10 +459,16 @@ pub(crate) static KNOWN: [Known; 158] = [
         &["* re* * pw", "* re* *"],
         PEEKED_TWICE,
     ),
+    known(POLLS, ("*ERR*", "!*ERR*"), BOUND_AND_GIVEN, BOUND_SINCE),
+    known("* connect *", ("EISCONN|ECONN*", "0|EINPROGRESS"), BOUND_AND_GIVEN, BOUND_SINCE),
+    known("* get * error", ("E*", "0"), BOUND_AND_GIVEN, BOUND_SINCE),
+    known(SENDS, ("ECONNRESET", "EPIPE*"), BOUND_AND_GIVEN, BOUND_SINCE),
+    known(RECEIVES, ("ECONNRESET*", "*"), BOUND_AND_GIVEN, BOUND_SINCE),
     Known { ends: false, ..known("* get * name", ("# port any", "# port"), NAME_HANDED_OVER, NAME_KEPT) },
-    known("* dup# *", ("0", "0; *re* has waited: 0 *"), &["* poll* * -|* select * -"], REPLACED_UNDER_POLL),
+    known("* dup# *", ("0", "0; *re* has waited: 0 *"), &[POLL_FOR_EVER], REPLACED_UNDER_POLL),
     known("* wait *", ("# *", "0"), &["* epoll *", "* fork*", "@ ctl * add *"], OWN_SET),
     known(WAITS, (NOTHING, "# *"), &["* epoll *", "* fork*", "* ctl * del *"], OWN_SET),
+    known("* poll* *", ("!", "*IN*"), &["* epoll *", "* fork*", "* ctl *"], OWN_SET),
     known("@ ctl * mod *", ("ENOENT", "0"), &["* epoll *", "* fork*", "* ctl * del *"], OWN_SET),
     known("@ ctl * del *", ("ENOENT", "0"), &["* epoll *", "* fork*", "* ctl * del *"], OWN_SET),
     known("@ ctl * mod *", ("0", "ENOENT"), &["* epoll *", "* fork*", "* ctl * add *"], OWN_SET),
@@ -467,15 +502,20 @@ pub(crate) static KNOWN: [Known; 158] = [
     known("* get * state", ("CLOSE_WAIT", "CLOSE"), SHUT_AND_READ, PROBED),
     known("* get * state", (STATES_FULL, STATES_WITH_ROOM), FULL_AND_HANDED_OVER, ANOTHER_QUEUE),
     known("* get * state", (STATES_FULL, STATES_WITH_ROOM), HANDED_OVER_AND_FULL, ANOTHER_QUEUE),
-    known(POLLS, ("!", "*OUT*"), FULL_AND_HANDED_OVER, ANOTHER_QUEUE),
-    known(POLLS, ("!", "*OUT*"), HANDED_OVER_AND_FULL, ANOTHER_QUEUE),
+    known(POLLS, ("!", "*OUT*|*RDHUP*"), FULL_AND_HANDED_OVER, ANOTHER_QUEUE),
+    known(POLLS, ("!", "*OUT*|*RDHUP*"), HANDED_OVER_AND_FULL, ANOTHER_QUEUE),
+    known("* poll2 *", ("# *", "2 *OUT *OUT*"), FULL_AND_HANDED_OVER, ANOTHER_QUEUE),
+    known("* poll2 *", ("# *", "2 *OUT *OUT*"), HANDED_OVER_AND_FULL, ANOTHER_QUEUE),
     known(SELECTS, ("!", "# w*|# r w*"), FULL_AND_HANDED_OVER, ANOTHER_QUEUE),
     known(SELECTS, ("!", "# w*|# r w*"), HANDED_OVER_AND_FULL, ANOTHER_QUEUE),
     known("*", ("!", ROOM_HEARD), FULL_AND_HANDED_OVER, ANOTHER_QUEUE),
     known("*", ("!", ROOM_HEARD), HANDED_OVER_AND_FULL, ANOTHER_QUEUE),
-    known(WAITS, (NOTHING, "# *"), &[HEARD_ONCE, "* wait *|* pwait *", PASSED_ON], HEARD_TWICE),
+    known("*", ("*", SENDS_GO_ON), FULL_AND_HANDED_OVER, ANOTHER_QUEUE),
+    known("*", ("*", SENDS_GO_ON), HANDED_OVER_AND_FULL, ANOTHER_QUEUE),
+    known(WAITS, (NOTHING, "# *"), &[HEARD_ONCE, WAITS, PASSED_ON], HEARD_TWICE),
     known(WAITS, (NOTHING, "# *"), &[HEARD_ONCE, "* fork*", WAITS, WAITS], HEARD_TWICE),
-    known("* poll* *", ("*", "*IN*"), &[HEARD_ONCE, "* wait *|* pwait *", PASSED_ON], HEARD_TWICE),
+    known("* poll* *", ("*", "*IN*"), &[HEARD_ONCE, WAITS, PASSED_ON], HEARD_TWICE),
+    known("* poll* *", ("*", "*IN*"), &[HEARD_ONCE, "* fork*", WAITS], HEARD_TWICE),
     known(
         "* exec",
         ("*wait * has waited: has gone", "*wait * has waited: # *; *: has gone"),
@@ -483,6 +523,8 @@ pub(crate) static KNOWN: [Known; 158] = [
         HEARD_TWICE,
     ),
     known("* re* *", ("#*", "EAGAIN*|waits|#*"), DATAGRAMS_FORKED, OWN_DATAGRAMS),
+    known("*", ("*has waited: *", "!*has waited: *"), DATAGRAMS_FORKED, OWN_DATAGRAMS),
+    known(WAITS, ("1 *", "2 *"), DATAGRAMS_FORKED, OWN_DATAGRAMS),
     known("* get * queued", ("#", "#"), DATAGRAMS_FORKED, OWN_DATAGRAMS),
     known(POLLS, ("*IN*", "!*IN*"), DATAGRAMS_FORKED, OWN_DATAGRAMS),
     known(SELECTS, ("# r*", "!# r*"), DATAGRAMS_FORKED, OWN_DATAGRAMS),

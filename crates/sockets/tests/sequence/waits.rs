@@ -1,6 +1,6 @@
 //! Sequences about calls that wait, which differed once and must not again, as in [`super::found`].
 
-pub(crate) const WAITS: [(&str, &str); 38] = [
+pub(crate) const WAITS: [(&str, &str); 40] = [
     (
         "seed 40009005: who peeks for all of it does so also when the connection is handed over and the descriptor closed",
         "v4\n\
@@ -546,5 +546,30 @@ pub(crate) const WAITS: [(&str, &str); 38] = [
          C recv b 10 d\n\
          C recv b 10 d\n\
          L wait c 0",
+    ),
+    (
+        "seed 1000196130: ppoll() says what is ready, and leaves a signal pending that its mask lets in",
+        "v4\n\
+         L socket a n\n\
+         L thread\n\
+         M mask b\n\
+         L kick M r\n\
+         M ppoll a O o -",
+    ),
+    (
+        "seed 1000202374: who waits in an epoll set hears once of what the kernel has, also when a listener has joined the set",
+        "v6\n\
+         L socket a n\n\
+         L bind a 0\n\
+         L listen a 8\n\
+         R socket a b\n\
+         R connect a 0\n\
+         L accept a b b\n\
+         L thread\n\
+         M epoll d\n\
+         M ctl d add b I\n\
+         M wait d -\n\
+         L ctl d add a IOR\n\
+         R send a 3000 d",
     ),
 ];
