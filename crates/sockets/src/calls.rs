@@ -66,7 +66,7 @@ fn lock_socket<T>(descriptor: i32) -> Result<(Guard<'static, Process>, SocketId)
                     continue;
                 }
                 let socket = guard.stack.socket(id);
-                if (socket.disconnected || socket.was_dissolved()) && guard.leaves_to_all(id) {
+                if socket.may_be_all_kernels() && guard.leaves_to_all(id) {
                     continue;
                 }
                 return Ok((guard, id));

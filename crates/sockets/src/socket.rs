@@ -387,6 +387,11 @@ impl Socket {
         dissolved && matches!(self.state, SocketState::Ended | SocketState::Connected) && !self.disconnected
     }
 
+    /// It is in no connection any more, and so perhaps the kernel's for all who have it (`Process::leaves_to_all`).
+    pub(crate) fn may_be_all_kernels(&self) -> bool {
+        self.disconnected || self.was_dissolved()
+    }
+
     /// The kernel's socket is what is left of it, by another process.
     pub(crate) fn was_left_to_kernel(&self) -> bool {
         self.was_dissolved() && self.dissolved_by_several.is_some_and(told::Error::is_kernels)

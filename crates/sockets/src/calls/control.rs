@@ -110,6 +110,7 @@ pub(super) fn share_set(set: SetId, descriptor: i32) -> Result<(), Errno> {
         WakeOnDrop(&mut guard).0.share_watched(set)?;
     }
     expose(&mut Rounds::new(), set, descriptor);
+    contexts::each(Process::signal_exposed);
     Ok(())
 }
 

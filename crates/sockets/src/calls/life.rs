@@ -164,7 +164,7 @@ pub(crate) fn name(descriptor: i32, remote: bool) -> Answer<SocketAddr> {
     let over = process.stack.is_over(id);
     let socket = process.stack.socket(id);
     // Another process may have connected it anew.
-    if remote && (socket.disconnected || socket.was_dissolved()) && process.leaves_to_all(id) {
+    if remote && socket.may_be_all_kernels() && process.leaves_to_all(id) {
         return Answer::Kernel;
     }
     let socket = process.stack.socket(id);

@@ -62,7 +62,7 @@ pub(crate) fn poll(
                 let process = rounds.enter(id.context());
                 let socket = process.stack.socket(id);
                 if table::lookup(descriptor.fd) != Entry::Socket(id)
-                    || (socket.disconnected || socket.was_dissolved()) && process.leaves_to_all(id)
+                    || socket.may_be_all_kernels() && process.leaves_to_all(id)
                 {
                     continue;
                 }

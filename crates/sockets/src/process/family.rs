@@ -280,7 +280,7 @@ impl Process {
     pub(crate) fn claim_watched(&mut self, set: SetId) {
         for descriptor in self.stack.watched_and_lost(set) {
             if let Entry::Socket(id) = table::lookup(descriptor)
-                && !(self.stack.socket(id).was_dissolved() && self.leaves_to_all(id))
+                && !(self.stack.socket(id).may_be_all_kernels() && self.leaves_to_all(id))
             {
                 self.claim(id, descriptor);
             }

@@ -170,7 +170,9 @@ impl KernelSets {
             self.any_exposed = true;
             let set = SetId(index as u32);
             let news = stack.take_news_of(set);
-            record.tell(stack.set_is_ready(set), news);
+            // Others that have it would hear data that no program has given.
+            let is_own = !sets::shared(set).is_passed_on();
+            record.tell(is_own && stack.set_is_ready(set), news);
         }
     }
 }

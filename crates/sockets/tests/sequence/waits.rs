@@ -1,6 +1,6 @@
 //! Sequences about calls that wait, which differed once and must not again, as in [`super::found`].
 
-pub(crate) const WAITS: [(&str, &str); 40] = [
+pub(crate) const WAITS: [(&str, &str); 42] = [
     (
         "seed 40009005: who peeks for all of it does so also when the connection is handed over and the descriptor closed",
         "v4\n\
@@ -571,5 +571,41 @@ pub(crate) const WAITS: [(&str, &str); 40] = [
          M wait d -\n\
          L ctl d add a IOR\n\
          R send a 3000 d",
+    ),
+    (
+        "seed 1000244175: an epoll set that poll() has asked about says nothing of the library's to whom it is passed on",
+        "v4\n\
+         R socket a b\n\
+         R bind a 5\n\
+         R listen a 8\n\
+         R poll a I 0\n\
+         L socket a n\n\
+         L connect a 5\n\
+         R accept a b b\n\
+         L thread\n\
+         M epoll b\n\
+         M ctl b add a IOR\n\
+         L poll b I 0\n\
+         M give b\n\
+         L take c\n\
+         L wait c 0\n\
+         L wait b 0",
+    ),
+    (
+        "seed 1000253576: an epoll set says once what another process has made the kernel's of what AF_UNSPEC ended before a fork",
+        "host\n\
+         L socket a n\n\
+         L bind a 0\n\
+         L listen a 8\n\
+         L poll a I 0\n\
+         R socket a n\n\
+         R connect a 0\n\
+         R epoll b\n\
+         R ctl b add a IO\n\
+         R unconnect a\n\
+         R fork\n\
+         R recvmsg a 1 dw\n\
+         D set a lowat 4\n\
+         R wait b 0",
     ),
 ];
