@@ -97,7 +97,7 @@ pub(crate) fn receive(
     loop {
         let pending = guard.stack.socket(id).error;
         let outcome = if flags & libc::MSG_TRUNC != 0 && !guard.stack.socket(id).receive.is_empty() {
-            Ok(drop_bytes(&mut guard, id, wanted, peek))
+            Ok(drop_bytes(&mut guard, id, if peek { wanted } else { wanted - done }, peek))
         } else if plausible || guard.stack.socket(id).receive.is_empty() {
             guard.stack.read(id, target.pieces(if peek { 0 } else { done }), peek)
         } else {

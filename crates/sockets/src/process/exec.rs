@@ -129,6 +129,9 @@ impl Process {
 
     /// One that came from elsewhere is perhaps a listener that this process has.
     pub(crate) fn adopt_listener(&mut self, descriptor: i32) -> bool {
+        if sockopt::socket_acceptconn(kernel::borrow(descriptor)) != Ok(true) {
+            return false;
+        }
         let Some(cookie) = kernel::cookie(descriptor) else { return false };
         let is_it = |id: &SocketId| kernel::cookie(self.stack.socket(*id).descriptor) == Some(cookie);
         let Some(id) = self.stack.listeners().find(is_it) else { return false };

@@ -78,6 +78,8 @@ pub(super) struct Family {
     elsewhere: Elsewhere,
     /// UDP sockets that children have asked for, by their cookies: they are the kernel's.
     pub(super) given: Vec<u64>,
+    /// The connections that were over at the last fork, and that both processes have.
+    ends: Vec<SocketId>,
     /// What waited in UDP sockets that were closed here, and of which the children may ask, by their cookies.
     pub(super) left: VecDeque<(u64, Waiting)>,
 }
@@ -94,6 +96,7 @@ impl Family {
             closed: Closed::new(),
             elsewhere: Elsewhere::new(),
             given: Vec::new(),
+            ends: Vec::new(),
             left: VecDeque::new(),
         }
     }
@@ -109,7 +112,8 @@ impl Process {
                 self.moved(id);
             }
         }
-        if self.stack.share_unconnected() {
+        self.family.ends = self.stack.share_unconnected();
+        if !self.family.ends.is_empty() {
             SHARES_ENDS.store(true, Ordering::Relaxed);
         }
         let uses_datagrams = self.stack.share_datagrams();
@@ -279,12 +283,13 @@ impl Process {
     /// The program waits for a set: inherited connections in it are claimed, and those left that another process has ended.
     pub(crate) fn claim_watched(&mut self, set: SetId) {
         for descriptor in self.stack.watched_and_lost(set) {
-            if let Entry::Socket(id) = table::lookup(descriptor)
-                && !(self.stack.socket(id).may_be_all_kernels() && self.leaves_to_all(id))
-            {
+            if let Entry::Socket(id) = table::lookup(descriptor) {
                 self.claim(id, descriptor);
             }
         }
+        let mut ends = core::mem::take(&mut self.family.ends);
+        ends.retain(|&id| !(self.stack.socket(id).may_be_all_kernels() && self.leaves_to_all(id)));
+        self.family.ends = ends;
     }
 
     /// Returns when the connection is the kernel's, or its owner has it no more; how it has ended if it has.

@@ -102,14 +102,13 @@ impl<T: Link> Stack<T> {
 
     /// A fork is about to happen: the kernel's sockets of connections that are over will be the child's, too, and can serve no other
     /// connections. Those that have none yet will be both processes', listeners among them: what one of the two connects, the other one has
-    /// as well. Returns whether any is over.
-    pub(crate) fn share_unconnected(&mut self) -> bool {
+    /// as well. Returns those that are over.
+    pub(crate) fn share_unconnected(&mut self) -> Vec<SocketId> {
         let over = self.over();
-        let any_over = !over.is_empty();
         if !over.is_empty() || self.connections().next().is_some() {
             told::prepare();
         }
-        for id in over {
+        for &id in &over {
             let socket = self.sockets.at_mut(id);
             socket.customized = true;
             socket.share_end();
@@ -119,7 +118,7 @@ impl<T: Link> Stack<T> {
             socket.shared |=
                 matches!(socket.state, socket::SocketState::Candidate | socket::SocketState::Listening);
         }
-        any_over
+        over
     }
 
     /// A connection that the program holds, between these ends, which is over.

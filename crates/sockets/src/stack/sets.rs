@@ -154,8 +154,7 @@ impl<T: Link> Stack<T> {
         let interests = &self.sockets.interests;
         let lost = |index: &u32| {
             let id = SocketId(interests.at(*index).socket);
-            let socket = self.sockets.at(id);
-            socket.state == SocketState::Lost || socket.may_be_all_kernels() || self.is_lost_datagram(id)
+            self.sockets.at(id).state == SocketState::Lost || self.is_lost_datagram(id)
         };
         interests.of_set(set).filter(lost).map(|index| interests.at(index).descriptor).collect()
     }

@@ -196,8 +196,8 @@ const DATAGRAMS_AND_EXEC: &[&str] = &["* dgram *", "* exec"];
 
 const PEEKED_TWICE: &str = "recv() with MSG_PEEK and MSG_WAITALL that waits while another thread reads says what is there; the kernel counts what it has seen before, \
      too";
-const BOUND_SINCE: &str = "what was reset, and has been bound since, tells nothing of it once it is passed on (SCM_RIGHTS): the broker cannot make a connection of a \
-     socket that is bound";
+const BOUND_SINCE: &str = "what was reset, and has been bound since, tells nothing of it once it is passed on (SCM_RIGHTS), and with something unread is not: the broker \
+     cannot make a connection of a socket that is bound";
 const BOUND_AND_GIVEN: &[&str] = &["* bind *", "* give *"];
 const NAME_KEPT: &str = "getsockname() of what was handed over, and then ended by connect() to AF_UNSPEC, goes on saying the address: the kernel's socket was bound to \
      it to be handed the connection";
@@ -223,7 +223,7 @@ const fn within_host(
     Known { place: Some(Place::Host), ..known(step, told, after, reason) }
 }
 
-pub(crate) static KNOWN: [Known; 176] = [
+pub(crate) static KNOWN: [Known; 178] = [
     known(
         "* bind *",
         ("0", "EINVAL"),
@@ -258,6 +258,7 @@ pub(crate) static KNOWN: [Known; 176] = [
     Known { ends: false, ..known("*", (POLLED_LATER, POLLED_FIRST), WAIT_FOR_ONE, TAKEN_BEFORE) },
     known("* close *", ("0, then EBADF*", "*re* has waited: EBADF*"), &["* dgram *"], CLOSED_UNDER_A_CALL),
     // As soon as something else wakes it.
+    known("*", ("!", "*re* has waited: EBADF*"), &["* dgram *", "* re* *", CLOSES], CLOSED_UNDER_A_CALL),
     known(
         "* *connect *",
         ("0", "0; *re* has waited: EBADF"),
@@ -304,8 +305,8 @@ pub(crate) static KNOWN: [Known; 176] = [
     known("* re* *", ("#*", "#*"), &["* dgram *", "* send* * *000 *", "* send* *"], LONGER_LATER),
     known("* re* *", ("#*", "#*"), &["* dgram *", "* writev * # *000", "* send* *"], LONGER_LATER),
     known(
-        "* re* *|* send* *|* writev *",
-        ("ECONNREFUSED", "#*|EAGAIN"),
+        "* re* *|* patient recv *|* send* *|* writev *",
+        ("ECONNREFUSED*", "#*|EAGAIN*"),
         DATAGRAMS_FORKED_CONNECTED,
         ERROR_OF_OTHERS,
     ),
@@ -462,6 +463,7 @@ pub(crate) static KNOWN: [Known; 176] = [
     known(POLLS, ("*ERR*", "!*ERR*"), BOUND_AND_GIVEN, BOUND_SINCE),
     known("* connect *", ("EISCONN|ECONN*", "0|EINPROGRESS"), BOUND_AND_GIVEN, BOUND_SINCE),
     known("* get * error", ("E*", "0"), BOUND_AND_GIVEN, BOUND_SINCE),
+    known("* give *", ("1", "EOPNOTSUPP"), BOUND_AND_GIVEN, BOUND_SINCE),
     known(SENDS, ("ECONNRESET", "EPIPE*"), BOUND_AND_GIVEN, BOUND_SINCE),
     known(RECEIVES, ("ECONNRESET*", "*"), BOUND_AND_GIVEN, BOUND_SINCE),
     Known { ends: false, ..known("* get * name", ("# port any", "# port"), NAME_HANDED_OVER, NAME_KEPT) },
@@ -586,6 +588,8 @@ fn patterns_fit_what_they_are_meant_for() {
     assert!(fits("@ send* *", "C sendmsg b 6 d") && fits("@ send* *", "D send b 6 d"));
     assert!(!fits("@ send* *", "L send b 6 d") && !fits("@ send* *", "C writev b 6 1"));
     assert!(fits("#", "64262") && !fits("#", "EINVAL") && !fits("#", "") && !fits("#", "12 x"));
+    assert!(fits("@ send*|L close *", "L close b") && !fits("!@ send*|L close *", "L close b"));
+    assert!(fits("!0*|waits", "1 b:IN") && !fits("!0*|waits", "waits") && fits("", ""));
     assert!(fits("*accept * has waited: EBADF*", "0, then EBADF; L accept a c n has waited: EBADF"));
     // All digits are one number: one behind it never fits.
     assert!(

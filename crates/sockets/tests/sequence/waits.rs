@@ -1,6 +1,6 @@
 //! Sequences about calls that wait, which differed once and must not again, as in [`super::found`].
 
-pub(crate) const WAITS: [(&str, &str); 42] = [
+pub(crate) const WAITS: [(&str, &str); 44] = [
     (
         "seed 40009005: who peeks for all of it does so also when the connection is handed over and the descriptor closed",
         "v4\n\
@@ -607,5 +607,35 @@ pub(crate) const WAITS: [(&str, &str); 42] = [
          R recvmsg a 1 dw\n\
          D set a lowat 4\n\
          R wait b 0",
+    ),
+    (
+        "seed 1000269124: recv() with MSG_TRUNC below SO_RCVLOWAT drops no more than it is asked for",
+        "v6\n\
+         R socket a b\n\
+         R bind a 5\n\
+         R listen a 8\n\
+         L socket a b\n\
+         L connect a 5\n\
+         R accept a b n\n\
+         L thread\n\
+         L set a lowat 4\n\
+         R send b 1 -\n\
+         M recv a 100 t\n\
+         R sendmsg b 3000 dm",
+    ),
+    (
+        "seed 1000263661: who waits in accept() goes on when the listener becomes the kernel's, as for an epoll set that is passed on",
+        "v4\n\
+         L socket a b\n\
+         L bind a 0\n\
+         L listen a 8\n\
+         L poll a I 0\n\
+         L thread\n\
+         L epoll c\n\
+         L ctl c add a I\n\
+         M accept a d b\n\
+         L give c\n\
+         R socket a b\n\
+         R connect a 0",
     ),
 ];

@@ -7,7 +7,7 @@ use overfly_profile::options::Waiting;
 use rustix::io::Errno;
 
 use super::{descriptors_ran_out, forget_stale};
-use crate::calls::{Answer, CLOSED};
+use crate::calls::{Answer, CLOSED, goes_on_elsewhere};
 use crate::interest::bits;
 use crate::kernel::{self, now};
 use crate::process::contexts::of;
@@ -51,7 +51,7 @@ pub(crate) fn accept(descriptor: i32, flags: i32) -> Answer<Accepted> {
     let started = now();
     let socket = guard.stack.socket(id);
     let (waits, timeout) = (!socket.nonblocking, socket.settings.receive_timeout);
-    let (mut pumped, mut emptied) = (false, false);
+    let (mut pumped, mut emptied, mut cookie) = (false, false, None);
     loop {
         if let Some(arrival) = guard.stack.take_arrival(id) {
             return Answer::ok(accept_arrival(&mut guard, id, &arrival, nonblocking, close_on_exec));
@@ -104,6 +104,7 @@ pub(crate) fn accept(descriptor: i32, flags: i32) -> Answer<Accepted> {
             return Answer::error(Errno::AGAIN);
         }
         guard.leaves_event_loop();
+        let cookie = *cookie.get_or_insert_with(|| kernel::cookie(descriptor));
         let spin = spin_until(&guard, Waiting::Accept, started);
         let mut kernel_side = [libc::pollfd { fd: descriptor, events: libc::POLLIN, revents: 0 }];
         let (next, woken) = wait(
@@ -122,7 +123,9 @@ pub(crate) fn accept(descriptor: i32, flags: i32) -> Answer<Accepted> {
             Woken::Look => {}
         }
         if table::lookup(descriptor) != Entry::Socket(id) {
-            return Answer::error(CLOSED);
+            // It is the kernel's alone by now, unless it was closed.
+            drop(guard);
+            return goes_on_elsewhere(descriptor, cookie);
         }
         if kernel_side[0].revents != 0
             && let Some(listening) = &mut guard.stack.socket_mut(id).listening
