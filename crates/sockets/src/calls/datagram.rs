@@ -141,26 +141,12 @@ pub(crate) fn receive(
         // The kernel's socket has errors of its own, of what it has sent.
         return read_trouble(&mut guard, id, target).map_or(Answer::Kernel, Answer::ok);
     }
-    match guard.place_to_ask(id, descriptor) {
-        Placed::Yes => {}
-        // Who waits hears of both ways: another thread may connect it meanwhile.
-        Placed::Unbound
-            if guard.stack.is_running()
-                && flags & libc::MSG_DONTWAIT == 0
-                && !kernel::is_nonblocking(descriptor) => {}
-        // What it had sent while it was connected may have been refused.
-        Placed::Unbound => return guard.stack.take_error(id).map_or(Answer::Kernel, Answer::error),
-        Placed::No => {
-            leave_to_kernel(&mut guard, id);
-            return Answer::Kernel;
-        }
+    if let Some(answer) = answered_by_kernel(&mut guard, id, descriptor, flags) {
+        return answer;
     }
     let (mut since, mut started, mut pumped) = (sys::handlers_run(), None, false);
     loop {
-        if let Some(error) = guard.stack.take_error(id) {
-            return Answer::error(error);
-        }
-        if let Some(error) = guard.take_error_of_all(id) {
+        if let Some(error) = guard.stack.take_error(id).or_else(|| guard.take_error_of_all(id)) {
             return Answer::error(error);
         }
         let is_first = guard.stack.datagrams(id).is_some_and(|part| part.kernel_first);
@@ -215,6 +201,32 @@ pub(crate) fn receive(
         }
         begin_anew(timeout, &mut since, &mut started);
         guard.pump_for_all(None);
+    }
+}
+
+/// What a call that receives says of a socket of which the kernel alone has anything; `None` if the stack may have something.
+fn answered_by_kernel(
+    process: &mut Process,
+    id: SocketId,
+    descriptor: i32,
+    flags: i32,
+) -> Option<Answer<Received>> {
+    match process.place_to_ask(id, descriptor) {
+        Placed::Yes => None,
+        // Who waits hears of both ways: another thread may connect it meanwhile.
+        Placed::Unbound
+            if process.stack.is_running()
+                && flags & libc::MSG_DONTWAIT == 0
+                && !kernel::is_nonblocking(descriptor) =>
+        {
+            None
+        }
+        // What it had sent while it was connected may have been refused.
+        Placed::Unbound => Some(process.stack.take_error(id).map_or(Answer::Kernel, Answer::error)),
+        Placed::No => {
+            leave_to_kernel(process, id);
+            Some(Answer::Kernel)
+        }
     }
 }
 

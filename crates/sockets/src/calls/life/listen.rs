@@ -123,14 +123,11 @@ pub(crate) fn accept(descriptor: i32, flags: i32) -> Answer<Accepted> {
             Woken::Look => {}
         }
         if table::lookup(descriptor) != Entry::Socket(id) {
-            // It is the kernel's alone by now, unless it was closed.
             drop(guard);
             return goes_on_elsewhere(descriptor, cookie);
         }
-        if kernel_side[0].revents != 0
-            && let Some(listening) = &mut guard.stack.socket_mut(id).listening
-        {
-            listening.kernel_ready = true;
+        if let Some(listening) = &mut guard.stack.socket_mut(id).listening {
+            listening.kernel_ready |= kernel_side[0].revents != 0;
         }
         guard.pump_for_all(None);
     }
