@@ -30,10 +30,10 @@ impl NextHops {
     pub fn look(&mut self) -> Vec<(IpAddr, MacAddr)> {
         let Self { netlink, interface, destinations } = self;
         let mut where_it_is = |destination: IpAddr| {
-            let route = netlink.route(destination, *interface).ok()?;
+            let route = netlink.route(destination, *interface).ok();
+            let route = route.filter(|route| route.interface == *interface)?;
             let next_hop = route.gateway.unwrap_or(destination);
-            let mac = netlink.locate(route.interface, next_hop, Asks::Anyway).ok()?;
-            mac.filter(|_| route.interface == *interface)
+            netlink.locate(route.interface, next_hop, Asks::Anyway).ok()?
         };
         destinations.iter().filter_map(|&to| Some((to, where_it_is(to)?))).collect()
     }

@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 use overfly_lab::{CLIENT, INTERFACE, Lab};
 use overfly_steer::NextHops;
 
-/// An administrator's and a control plane's entries stay as they are: the kernel forgets that with each request to look.
+/// An administrator's and a control plane's entries stay as they are: the kernel forgets that with each request to look. Nobody is looked for
+/// on another interface.
 #[test]
 fn who_was_told_where_a_neighbour_is_asks_nobody() {
     let lab = Lab::new(1);
@@ -23,11 +24,17 @@ fn who_was_told_where_a_neighbour_is_asks_nobody() {
     lab.server.run(&stale);
     let before = told.map(|(address, _)| entry(address));
     assert!(before.iter().all(|entry| entry.contains("02:00:00:00:00:70")), "{before:?}");
+    lab.server.run("link add beside type veth peer name besides");
+    lab.server.run("link set beside up");
+    lab.server.run("link set besides up");
+    lab.server.run("route add 10.98.0.1 dev beside");
     let shown = lab.server.command("ip", &["-o", "link", "show", "dev", INTERFACE]);
     let index = shown.split(':').next().unwrap().parse().unwrap();
-    let all = told.map(|(address, _)| address.parse().unwrap()).into_iter().chain([IpAddr::from(CLIENT)]);
+    let others = [IpAddr::from(CLIENT), "10.98.0.1".parse().unwrap()];
+    let all = told.map(|(address, _)| address.parse().unwrap()).into_iter().chain(others);
     let mut hops = lab.server.within(|| NextHops::new(index, all.collect()).unwrap());
     assert_eq!(hops.look().len(), 4);
+    assert_eq!(lab.server.command("ip", &["-4", "neighbor", "show", "dev", "beside", "nud", "all"]), "");
     // It looks after the fourth, and that one is there.
     let begin = Instant::now();
     while !entry(&CLIENT.to_string()).contains("REACHABLE") {
