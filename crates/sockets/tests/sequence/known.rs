@@ -223,7 +223,7 @@ const fn within_host(
     Known { place: Some(Place::Host), ..known(step, told, after, reason) }
 }
 
-pub(crate) static KNOWN: [Known; 178] = [
+pub(crate) static KNOWN: [Known; 182] = [
     known(
         "* bind *",
         ("0", "EINVAL"),
@@ -274,8 +274,10 @@ pub(crate) static KNOWN: [Known; 178] = [
         REPLACED_UNDER_POLL,
     ),
     // The old one goes when the kernel's poll() does.
-    known("* send* *", ("#", "ECONNRESET"), &["* *poll* * -", "* dup# *"], REPLACED_UNDER_POLL),
-    known("* re* *", ("waits", "0*"), &["* *poll* * -", "* dup# *"], REPLACED_UNDER_POLL),
+    known("* send* *", ("#", "ECONNRESET"), &[POLL_FOR_EVER, "* dup# *"], REPLACED_UNDER_POLL),
+    known("* re* *", ("waits|EAGAIN", "0*"), &[POLL_FOR_EVER, "* dup# *"], REPLACED_UNDER_POLL),
+    known(POLLS, ("!", "*IN*"), &[POLL_FOR_EVER, "* dup# *"], REPLACED_UNDER_POLL),
+    known(SELECTS, ("!", "# r*"), &[POLL_FOR_EVER, "* dup# *"], REPLACED_UNDER_POLL),
     known("* select * w *", ("1 w", "waits"), &["* send * 3000000 *"], ROOM_AGAIN),
     known("* poll *", ("1 OUT", "waits"), &["* send * 3000000 *"], ROOM_AGAIN),
     known("* leave *", ("0", "waits"), &["* send * 3000000 *", "* leave *"], ROOM_AGAIN),
@@ -355,7 +357,7 @@ pub(crate) static KNOWN: [Known; 178] = [
     ),
     known(
         "* send* * dm",
-        ("3000; *recvmmsg * has waited: 1 3000 *", "3000; *recvmmsg * has waited: 1 28# *"),
+        ("3000; *recvmmsg * has waited: 1 3000 *", "3000; *recvmmsg * has waited: # 28# *"),
         READS_ALL,
         HELD_BACK,
     ),
@@ -433,7 +435,7 @@ pub(crate) static KNOWN: [Known; 178] = [
     known("* wait *", ("waits", "1 *:HUP"), &["* ctl * add *1", "* fork*"], DISARMED),
     known("* wait *", ("0", "1 *:*HUP"), &["* ctl * add *1", "* exec"], DISARMED),
     known(POLLS, ("*IN*", "0*"), &["* listen *", "* connect *", "* fork*"], OWN_QUEUE),
-    known("@ accept * n", ("new", "EAGAIN"), &["* listen *", "* connect *", "* fork*"], OWN_QUEUE),
+    known("@ accept *", ("new", "EAGAIN"), &["* listen *", "* connect *", "* fork*"], OWN_QUEUE),
     known("* connect *", ("EINVAL", "E*"), &["* connect *", "* fork*", "* shutdown *"], SHUT_UNTOLD),
     known("* connect *", ("EINVAL", "E*"), &["* connect *", "* shutdown *", "* give *"], SHUT_UNTOLD),
     known("* shutdown *", ("ENOTCONN", "0"), LISTENER_ENDED, OWN_LISTENER),
@@ -448,6 +450,8 @@ pub(crate) static KNOWN: [Known; 178] = [
     known("@ wait *", ("# *", "0"), &["* ctl * add *", "* fork*", "@ close *"], OWN_CLOSE),
     known(WAITS, ("# *", NOTHING), &["* fork*", CLOSES], OWN_CLOSE),
     known("* poll *", ("1 IN*", "0 -*"), &["* ctl * add *", "* re*", "* close *"], OWN_CLOSE),
+    known(POLLS, ("*IN*", "!*IN*"), &["* ctl * add *", "* fork*", CLOSES], OWN_CLOSE),
+    known(SELECTS, ("# r*", "!# r*"), &["* ctl * add *", "* fork*", CLOSES], OWN_CLOSE),
     known(
         "@ accept *",
         ("new", "waits"),
@@ -516,8 +520,8 @@ pub(crate) static KNOWN: [Known; 178] = [
     known("*", ("*", SENDS_GO_ON), HANDED_OVER_AND_FULL, ANOTHER_QUEUE),
     known(WAITS, (NOTHING, "# *"), &[HEARD_ONCE, WAITS, PASSED_ON], HEARD_TWICE),
     known(WAITS, (NOTHING, "# *"), &[HEARD_ONCE, "* fork*", WAITS, WAITS], HEARD_TWICE),
-    known("* poll* *", ("*", "*IN*"), &[HEARD_ONCE, WAITS, PASSED_ON], HEARD_TWICE),
-    known("* poll* *", ("*", "*IN*"), &[HEARD_ONCE, "* fork*", WAITS], HEARD_TWICE),
+    known("* poll* *|* ppoll *", ("*", "*IN*"), &[HEARD_ONCE, WAITS, PASSED_ON], HEARD_TWICE),
+    known("* poll* *|* ppoll *", ("*", "*IN*"), &[HEARD_ONCE, "* fork*", WAITS], HEARD_TWICE),
     known(
         "* exec",
         ("*wait * has waited: has gone", "*wait * has waited: # *; *: has gone"),
